@@ -1,16 +1,25 @@
 """A run that settles calls first: one commit records the outcomes and claims the session."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from tests.stories.test_two_pending_ids import agent as job_agent
+from tests.stories.test_two_pending_ids import cut_off
 from tests.support.shop import agent, clerk, model_of, paused, ran, refunds, tool_results
 
 from perdure import Agent, Conflict, NotFound, PerdureError, Refused, Result, Runtime, tool
-from perdure.store.base import Check, Heads, Lease, Put, Write
+from perdure.app import service_of
+from perdure.core.pending.commands import Approve, Command, SubmitResult
+from perdure.errors import Corrupt, StoreError
+from perdure.store.base import Check, Entry, Heads, Lease, Put, Unavailable, Write
 from perdure.store.memory import MemoryStore
+from perdure.store.sqlite import SqliteStore
 from perdure.testing import ManualClock, ScriptedModel, survives
 
 MakeRuntime = Callable[..., Runtime]
@@ -182,7 +191,15 @@ async def test_a_call_of_another_session_is_not_settled(in_memory: MakeRuntime) 
 @pytest.mark.parametrize(
     "message, options, text",
     [
-        ("Hello", {"results": {"p_1": "up"}}, "a message or settles calls"),
+        ("Hello", {"results": {"p_1": "up"}}, "or settles calls, not both"),
+        (None, {"results": {"p_1": "up"}, "key": "k"}, "or settles calls, not both"),
+        (None, {"results": ["up"]}, "results of a run must be a mapping"),
+        (None, {"decisions": [{"pendingID": "p_1"}], "by": "ana"}, "must be a mapping"),
+        (
+            None,
+            {"decisions": {"p_1": {"pendingID": "p_2", "decision": "approve"}}, "by": "ana"},
+            "under p_1 is about p_2",
+        ),
         (None, {"decisions": {"p_1": "approve"}}, "who decides"),
         (None, {"decisions": {"p_1": "allow"}, "by": "ana"}, "not decisions"),
         (None, {"decisions": {"p_1": {"decision": "edit"}}, "by": "ana"}, "needs the arguments"),
@@ -314,3 +331,163 @@ async def test_a_story_of_settling_runs_survives_a_crash_after_every_commit() ->
     turn = {"calls": [{"tool": "deploy", "args": {"branch": "main"}}]}
     one = agent(refunds(5), turn, {"text": "Done."}, tools=[deploy, *clerk().tools])
     await survives(story, agents=[one])
+
+
+# --- several callers, damage, closing ---------------------------------------------------------
+
+
+async def test_runs_that_settle_one_call_each_all_see_the_end(runtime: MakeRuntime) -> None:
+    """A Result shows the session as a run left it, or as it is at rest; never in between."""
+    one = deployer(*(f"branch-{number}" for number in range(8)))
+    async with runtime(one) as rt:
+        calls = (await paused(rt, one)).pending
+        runs = [rt.session("s", agent=one).run(results={call.id: "up"}) for call in calls]
+        results = await asyncio.gather(*runs)
+    for result in results:
+        assert result.state in ("waiting", "completed")
+        assert bool(result.pending) == (result.state == "waiting")
+    assert "completed" in {result.state for result in results}
+
+
+async def test_a_damaged_log_is_noticed_beside_a_call_that_is_overdue(tmp_path: Path) -> None:
+    """The other call of the commit waits in another session, which is intact."""
+    clock, path = ManualClock(), tmp_path / "perdure.db"
+    gated = clerk()
+    keeper = Agent(
+        "keeper",
+        model=ScriptedModel([{"calls": [{"tool": "deploy", "args": {"branch": "main"}}]}]),
+        tools=[deploy],
+        on_expire="keep",
+    )
+    async with Runtime(SqliteStore(path, clock=clock), agents=[gated, keeper]) as rt:
+        (approval,) = (await paused(rt, gated)).pending
+        (late,) = (await rt.session("other", agent=keeper).run("Go")).pending
+        clock.advance("25h")
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE record SET data = x'00' WHERE type = 'user' AND pos = 1")
+        commands: dict[str, Command] = {
+            approval.id: Approve("ana", "python"),
+            late.id: SubmitResult("late"),
+        }
+        with pytest.raises(Corrupt):
+            await service_of(rt).calls.settle_all(commands)
+        assert ran == []
+
+
+async def test_a_damaged_session_is_not_woken_by_a_result_that_is_refused(tmp_path: Path) -> None:
+    path, one = tmp_path / "perdure.db", deployer()
+    async with Runtime(f"sqlite:///{path}", agents=[one]) as rt:
+        (call,) = (await paused(rt, one)).pending
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE record SET data = x'00' WHERE type = 'user'")
+        for _ in range(2):
+            with pytest.raises(Corrupt):
+                await rt.session("s").run(results={call.id: "up"})
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT due FROM stream").fetchall() == [(None,)]
+
+
+class SlowStore(MemoryStore):
+    """Store whose claiming commits take as long as they are held up."""
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock())
+        self.may_claim = asyncio.Event()
+        self.may_claim.set()
+        self.is_claiming = asyncio.Event()
+
+    async def commit(
+        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
+    ) -> Heads:
+        if not self.may_claim.is_set() and any(write.claim for write in writes):
+            self.is_claiming.set()
+            await self.may_claim.wait()
+        return await super().commit(writes, puts, checks)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+async def test_a_runtime_that_closes_during_the_commit_says_so(settles: bool) -> None:
+    store, one = SlowStore(), deployer()
+    rt = Runtime(store, agents=[one])
+    await rt.__aenter__()
+    (call,) = (await paused(rt, one)).pending
+    store.may_claim.clear()
+    if settles:
+        run = asyncio.create_task(rt.session("s").run(results={call.id: "up"}))
+    else:
+        run = asyncio.create_task(rt.session("new", agent=one).run("Go"))
+    await store.is_claiming.wait()
+    await rt.__aexit__(None, None, None)
+    with pytest.raises(StoreError, match="closed"):
+        await run
+
+
+async def test_both_ids_of_one_call_are_not_settled_together() -> None:
+    store, gate, wait = await cut_off()
+    async with Runtime(store, agents=[job_agent()]) as rt:
+        session = rt.session("s")
+        with pytest.raises(Refused, match="two ids of one call"):
+            await session.run(results={wait: "done"}, decisions={gate: "approve"}, by="ana")
+        assert len((await session.get()).pending) == 2
+        assert (await session.run(results={wait: "done"})).state == "completed"
+
+
+async def test_a_list_of_one_decision_names_its_call_in_the_error(in_memory: MakeRuntime) -> None:
+    async with in_memory() as rt:
+        with pytest.raises(NotFound) as error:
+            await rt.decide([{"pendingID": "p_unknown", "decision": "approve"}], by="ana")
+        assert error.value.details == {"pendingID": "p_unknown"}
+
+
+async def test_a_session_that_another_agent_has_by_now_is_left_alone(tmp_path: Path) -> None:
+    """Another process has deleted it and created it again."""
+    url, turn = f"sqlite:///{tmp_path}/perdure.db", [{"calls": [{"tool": "look_it_up"}]}]
+
+    @tool(external=True)
+    def look_it_up() -> None:
+        """Look."""
+
+    agents = [Agent(name, model=ScriptedModel(turn), tools=[look_it_up]) for name in ("a", "b")]
+    async with Runtime(url, agents=agents) as here, Runtime(url, agents=agents) as there:
+        await here.session("s", agent="a").run("Go")
+        await there.session("s").delete()
+        (call,) = (await there.session("s", agent="b").run("Go")).pending
+        with pytest.raises(Conflict, match="agent"):
+            await here.session("s", agent="a").run(results={call.id: "up"})
+        assert [open_call.id async for open_call in there.pending()] == [call.id]
+        assert (await here.session("s").run(results={call.id: "up"})).state == "completed"
+
+
+async def test_the_same_run_again_continues_a_failed_session(in_memory: MakeRuntime) -> None:
+    turn = {"calls": [{"tool": "deploy", "args": {"branch": "main"}}]}
+    one = agent(turn, {"error": "no"}, tools=[deploy], retries=0)
+    async with in_memory(one) as rt:
+        (call,) = (await paused(rt, one)).pending
+        assert (await rt.session("s").run(results={call.id: "up"})).state == "failed"
+        for limit in (None, "10s"):
+            before = len(model_of(one).requests)
+            await rt.session("s").run(results={call.id: "up"}, timeout=limit)
+            assert len(model_of(one).requests) == before + 1
+
+
+class DownStore(MemoryStore):
+    """Store that can be unavailable."""
+
+    is_down = False
+
+    async def get(self, kind: str, key: str) -> Entry | None:
+        if self.is_down:
+            raise Unavailable("down")
+        return await super().get(kind, key)
+
+
+async def test_a_store_that_is_down_is_reported_as_for_a_message() -> None:
+    store = DownStore(ManualClock())
+    one = deployer()
+    async with Runtime(store, agents=[one]) as rt:
+        (call,) = (await paused(rt, one)).pending
+    async with Runtime(store, agents=[one]) as rt:
+        store.is_down = True
+        with pytest.raises(StoreError, match="failed to save execution state: down"):
+            await rt.session("s").run(results={call.id: "up"})
+        store.is_down = False

@@ -13,10 +13,10 @@ _last_id: Final = [0, 0]  # its instant and its other bits
 
 
 def new_id(prefix: str) -> str:
-    """Return an id that sorts by its creation time: 48 bits of time, 80 random bits.
+    """Return an id that sorts by its creation time: 48 bits of time, then random bits.
 
-    Ids of one process sort by their creation within a millisecond too: the later one has the random
-    bits of the one before and a random distance from it.
+    Ids that one thread creates sort within a millisecond too: a later one has the random bits of
+    the one before and a random distance from it.
     """
     now, bits = time.time_ns() // 1_000_000, secrets.randbits(79)
     last, last_bits = _last_id

@@ -138,7 +138,9 @@ class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     policy: ApprovalPolicy | None = None
     started_by: tuple[str, ...] = field(default=(), name="startedBy")  # authors of the run
     mail: str | None = None  # of a call of kind `child`: id of the mail that settles it
-    external: bool = False  # of a call of kind `tool`: perdure starts nothing, no intent follows
+    external: bool = (
+        False  # of a call of kind `tool`: perdure starts nothing, and no `tool_started` follows
+    )
     budget: ReachedLimit | None = None  # of a question without a call
     task_id: str | None = field(default=None, name="taskID")
     redact: tuple[str, ...] = ()  # names of arguments that are not shown

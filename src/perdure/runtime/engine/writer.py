@@ -65,6 +65,7 @@ class LeasedWriter:
 
     __slots__ = (
         "_has_start",
+        "_parked_head",
         "_started_at",
         "_unknown_count",
         "agent",
@@ -97,7 +98,8 @@ class LeasedWriter:
         self.spending: Spending | None = None  # of a session with a parent or a budget
         self.trace: str | None = None  # of this drive
         self.has_written = False
-        self.parked_session: CachedSession | None = None  # as this drive left it
+        self.parked_session: CachedSession | None = None  # cached: later commits are added to it
+        self._parked_head = 0  # of the session as this drive left it
         self.expected_head = lease.head  # with the commit that is under way
         self._has_start = False  # the first commit also records the driver and its agent
         self._started_at = resources.store.now()
@@ -162,7 +164,13 @@ class LeasedWriter:
         # Without an entry of one of them, none is known.
         is_complete = len(entries) == len(ids)
         self.parked_session = CachedSession(self.log, self.entry, entries if is_complete else None)
+        self._parked_head = self.parked_session.head
         self.resources.cache.add(self.parked_session)
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if the session that this drive parked has changed since, by commits made here."""
+        return self.parked_session is not None and self.parked_session.head != self._parked_head
 
     def pending_record(self, pending_id: str | None) -> PendingRecord | None:
         """Return the record of a call as it was last written here, if it was."""

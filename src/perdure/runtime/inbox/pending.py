@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perdure.core.log import events
 from perdure.core.pending import record as pending
@@ -19,7 +20,7 @@ from perdure.core.pending.commands import Command, Expire, SubmitResult
 from perdure.core.pending.record import PendingRecord, Verb, moved
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
-from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
+from perdure.errors import Conflict, Corrupt, NotFound, PerdureError, Refused
 from perdure.runtime.inbox.budgets import raise_budgets
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.cache import SessionCache
@@ -66,15 +67,15 @@ class StreamClaim(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The calls that a caller may settle: of one tenant, of one session, or all."""
+    """The calls that a caller may settle: of one tenant, of one session's stream, or all."""
 
     tenant: str | None = None
-    session_id: str | None = None
+    stream: str | None = None
 
-    def has(self, record: PendingRecord) -> bool:
+    def has(self, entry: PendingEntry) -> bool:
         """Return whether a call is one of them."""
-        is_of_tenant = self.tenant is None or self.tenant == record.tenant
-        return is_of_tenant and self.session_id in (None, record.session_id)
+        is_of_tenant = self.tenant is None or self.tenant == entry.record.tenant
+        return is_of_tenant and self.stream in (None, entry.stream)
 
 
 _ANYWHERE: Final = _Scope()
@@ -83,11 +84,11 @@ _ANYWHERE: Final = _Scope()
 class _SettlementBatch(Struct):
     """Settlements that one commit will write, and how they are found and checked."""
 
-    now: int
+    now: int = 0
     scope: _Scope = _ANYWHERE
     inspect: Inspect | None = None
     claim: StreamClaim | None = None
-    may_guess: bool = False  # cached entries may be used
+    may_guess: bool = True  # cached entries may be used
     relied: dict[str, int | None] = field(default_factory=dict)  # foreign writes, by stream
     calls: list[tuple[PendingEntry, Settlement]] = field(default_factory=list)
 
@@ -111,14 +112,14 @@ class PendingInbox:
         index.check_id(pending_id, "pending id")
         entry = await self._store.get("pending", pending_id)
         pending_entry = None if entry is None else PendingEntry.decode(entry)
-        if pending_entry is None or not scope.has(pending_entry.record):
+        if pending_entry is None or not scope.has(pending_entry):
             raise pending_not_found(pending_id)
         return pending_entry
 
     def _cached_entry(self, pending_id: str, scope: _Scope) -> PendingEntry | None:
         """Return the call as it was last written here: a guess for one conditional commit."""
         entry = self._cache.pending_entry(pending_id)
-        return None if entry is None or not scope.has(entry.record) else entry
+        return None if entry is None or not scope.has(entry) else entry
 
     async def settle(
         self,
@@ -133,42 +134,53 @@ class PendingInbox:
         `inspect` gets the open record first, and raises to refuse without settling the call.
         Raises NotFound, Corrupt if the session cannot be read, or Conflict with the winner.
         """
-        settled = await self.settle_all({pending_id: command}, tenant=tenant, inspect=inspect)
-        return settled.outcomes[0]
+        batch = _SettlementBatch(scope=_Scope(tenant), inspect=inspect)
+        return (await self._settle(batch, {pending_id: command})).outcomes[0]
 
     async def settle_all(
         self,
         commands: Mapping[str, Command],
         *,
         tenant: str | None = None,
-        session_id: str | None = None,
+        stream: str | None = None,
         inspect: Inspect | None = None,
         claim: StreamClaim | None = None,
     ) -> SettledCalls:
         """Settle calls in one commit: all of them, or none.
 
-        `tenant` and `session_id` limit which they may be. Raises as `settle` does for the first
-        that cannot be settled; if there are several, its id is in the error's `details`.
+        `tenant` and `stream` limit which they may be. Raises as `settle` does for the first that
+        cannot be settled, with its id in `details`.
         """
-        may_guess = True
+        batch = _SettlementBatch(scope=_Scope(tenant, stream), inspect=inspect, claim=claim)
+        return await self._settle(batch, commands, names_call=True)
+
+    async def _settle(
+        self, batch: _SettlementBatch, commands: Mapping[str, Command], *, names_call: bool = False
+    ) -> SettledCalls:
         while True:
-            batch = _SettlementBatch(
-                self._store.now(), _Scope(tenant, session_id), inspect, claim, may_guess
-            )
+            batch = replace(batch, now=self._store.now(), calls=[], relied={})
             for pending_id, command in commands.items():
                 try:
-                    await self._add_call(batch, pending_id, command)
+                    is_current = await self._add_call(batch, pending_id, command)
+                    if is_current and len(commands) > 1:
+                        _check_twin(batch.calls[-1][0].record, commands)
                 except PerdureError as error:
-                    if len(commands) > 1:
+                    if names_call:
                         error.details.setdefault("pendingID", pending_id)
                     raise
-            leases = await self._commit(batch)
-            if leases is not None:
-                return SettledCalls([outcome for _, outcome in batch.calls], leases)
-            may_guess = False
+                if not is_current:
+                    break
+            else:
+                leases = await self._commit(batch)
+                if leases is not None:
+                    return SettledCalls([outcome for _, outcome in batch.calls], leases)
+            batch = replace(batch, may_guess=False)
 
-    async def _add_call(self, batch: _SettlementBatch, pending_id: str, command: Command) -> None:
-        """Add the settlement of one call to a batch. An overdue one is expired by itself."""
+    async def _add_call(self, batch: _SettlementBatch, pending_id: str, command: Command) -> bool:
+        """Add the settlement of one call to a batch; an overdue one is expired by itself.
+
+        Returns False if something has changed meanwhile, so that the whole batch is outdated.
+        """
         guess = self._cached_entry(pending_id, batch.scope) if batch.may_guess else None
         while True:
             entry, guess = guess or await self._read_entry(pending_id, batch.scope), None
@@ -187,10 +199,11 @@ class PendingInbox:
             # is settled by the late command.
             alone = _SettlementBatch(batch.now, relied=batch.relied, calls=[(entry, outcome)])
             if await self._commit(alone) is None:
-                batch.relied.clear()
-            elif outcome.expired:
+                return False
+            if outcome.expired:
                 raise decide.already_settled(outcome.record)
         batch.calls.append((entry, outcome))
+        return True
 
     async def _commit(self, batch: _SettlementBatch) -> Mapping[str, Lease] | None:
         """Commit a batch and return the leases that it claimed; None if an entry has changed."""
@@ -235,7 +248,7 @@ class PendingInbox:
     ) -> tuple[dict[str, list[events.Event]], list[Put], set[str], set[str]]:
         """Return the facts by stream and the puts of settlements.
 
-        Then the streams that they wake, and those of which they change other entries too.
+        Then the streams that they wake, and the streams in which they also change other entries.
         """
         facts: dict[str, list[events.Event]] = {}
         puts: list[Put] = []
@@ -407,6 +420,16 @@ def _inspected(outcome: Settlement, command: Command, *, is_checked: bool) -> Se
     """Return the settlement; a result that could not be validated here is marked so."""
     is_unchecked = isinstance(command, SubmitResult) and not is_checked
     return decide.as_unchecked(outcome) if is_unchecked else outcome
+
+
+def _check_twin(record: PendingRecord, commands: Mapping[str, Command]) -> None:
+    """Refuse to settle both ids of one call: the outcome of one of them closes the other."""
+    if record.twin in commands:
+        raise Refused(
+            f"{record.id} and {record.twin} are two ids of one call",
+            code="VALUE_INVALID",
+            hint="settle one of them: submit the result, or decide whether the call runs again",
+        )
 
 
 def _is_plain(entry: PendingEntry, outcome: Settlement) -> bool:

@@ -96,14 +96,17 @@ def run_commands(
     via: str,
 ) -> dict[str, Command]:
     """Return the commands of calls that a run settles first, by pending id. Raises Refused."""
+    _check_mapping("results", results, '{"p_…": "the output"}')
+    _check_mapping("decisions", decisions, '{"p_…": "approve"}')
     commands: dict[str, Command] = {
-        pending_id: SubmitResult(output, by=by) for pending_id, output in (results or {}).items()
+        pending_id: SubmitResult(output, by=by, via=via)
+        for pending_id, output in (results or {}).items()
     }
     if not decisions:
         return commands
     if by is None:
         raise Refused(
-            "these decisions do not say who decides",
+            "decisions need the name of the person who decides",
             code="VALUE_INVALID",
             hint='pass by=, as in run(decisions={"p_…": "approve"}, by="ana")',
         )
@@ -118,10 +121,25 @@ def run_commands(
     return commands | decided
 
 
+def _check_mapping(name: str, value: Any, example: str) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise Refused(
+            f"{name} of a run must be a mapping from pending ids, not {type(value).__name__}",
+            code="VALUE_INVALID",
+            hint=f"such as {name}={example}",
+        )
+
+
 def _as_item(pending_id: str, decision: Any) -> dict[str, Any]:
-    """Return the decision about a call as an item of a list."""
+    """Return the decision about a call as an item of a list. Raises Refused."""
     fields = dict(decision) if isinstance(decision, Mapping) else {"decision": decision}
-    return {"pendingID": pending_id, **fields}
+    if fields.setdefault("pendingID", pending_id) != pending_id:
+        raise Refused(
+            f"the decision under {pending_id} is about {fields['pendingID']}",
+            code="VALUE_INVALID",
+            hint="leave pendingID out: the key says which call is decided",
+        )
+    return fields
 
 
 def decision_commands(
@@ -137,6 +155,6 @@ def decision_commands(
         raise Refused(
             f"a list of decisions has 1 to {MOST} items, not {len(commands)}",
             code="VALUE_INVALID",
-            hint="send at least one, and more than that in several requests",
+            hint=f"send 1 to {MOST}, and split longer lists",
         )
     return commands

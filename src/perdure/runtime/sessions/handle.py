@@ -14,7 +14,7 @@ from perdure.core.session import queues
 from perdure.core.session.naming import check_id
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import Refused
+from perdure.errors import NotFound, Refused
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.writer import unsaved
@@ -110,11 +110,11 @@ class _Start(Struct, frozen=True):
     commands: Mapping[str, Command] = {}  # by pending id
 
     def __post_init__(self) -> None:
-        if self.commands and self.message is not None:
+        if self.commands and (self.message is not None or self.key is not None):
             raise Refused(
-                "a run sends a message or settles calls, not both",
+                "a run sends a message, which may have a key, or settles calls, not both",
                 code="VALUE_INVALID",
-                hint="settle the calls first, and send the message with another run",
+                hint="settle the calls in one run and send the message in the next",
             )
 
 
@@ -167,10 +167,11 @@ class Session(Generic[T_co]):
         error: see `result.state`. After `timeout` the state is `running`, and nothing is
         interrupted. Without a message, a failed session gets a new run from its recorded events.
 
-        `results` are outputs of deferred calls by pending id. `decisions` are `"approve"` or
-        `"deny"` by pending id, or objects as `Runtime.decide` takes them: `{"decision": "edit",
-        "args": …}`. All are recorded in one commit, or none. `by` is the author of the message or
-        of the decisions. Raises Conflict, with the winner, for a call that was settled otherwise.
+        `results` maps pending ids to the outputs of deferred calls. `decisions` maps them to
+        `"approve"` or `"deny"`, or to objects with the fields of a decision: `{"decision": "edit",
+        "args": …}`. All are recorded in one commit, or none. `by` is the author of the message, of
+        the results and of the decisions. Raises Conflict, with the winner, for a call that is
+        already settled with a different outcome.
         """
         start = _Start(message, key, by, run_commands(results, decisions, by, self._via))
         try:
@@ -193,11 +194,17 @@ class Session(Generic[T_co]):
         return None
 
     async def _run(self, start: _Start) -> Driver | None:
+        drive = await self._run_once(start)
+        while drive is not None and drive.is_outdated:  # another run of this process continued it
+            drive = await self._service.runs.follow(await self._service.get(self._ref))
+        return drive
+
+    async def _run_once(self, start: _Start) -> Driver | None:
         if start.message is not None:
             return await self._send_and_follow(start)
         entry = self._service.cached(self._ref)
         if start.commands:
-            return await self._settle_and_follow(entry, start.commands)
+            return await self._settle_and_follow(entry, start)
         if entry is not None and entry.record.state == "waiting":
             # A cached entry may be stale; but if the session can be driven here, that is enough.
             drive = await self._service.runs.drive(entry)
@@ -213,18 +220,24 @@ class Session(Generic[T_co]):
             raise unsaved(error) from error
         return sent.drive if _has_parked(sent.drive) else await self._service.runs.follow(entry)
 
-    async def _settle_and_follow(
-        self, cached: SessionEntry | None, commands: Mapping[str, Command]
-    ) -> Driver | None:
-        entry = cached or await self._service.get(self._ref)
-        await self._service.runs.prepare(entry)
+    async def _settle_and_follow(self, cached: SessionEntry | None, start: _Start) -> Driver | None:
         try:
-            drive = await self._service.calls.settle_and_drive(entry, commands)
+            entry = cached or await self._service.get(self._ref)
+            await self._service.runs.expire(entry)
+            try:
+                settling = await self._service.calls.settle_and_drive(entry, start.commands)
+            except NotFound:
+                current = await self._service.get(self._ref)
+                if current.stream == entry.stream:
+                    raise
+                # The cached entry was stale: another process has created the session again.
+                settling = await self._service.calls.settle_and_drive(current, start.commands)
         except (Unavailable, Unknown) as error:
             raise unsaved(error) from error
-        if _has_parked(drive):
-            return drive
-        # A cached entry may be stale: the session may have been deleted and created again.
+        if _has_parked(settling.drive):
+            return settling.drive
+        if settling.is_repeated:  # as a run without them
+            return await self._service.runs.follow(await self._begin(_Start()))
         return await self._service.runs.follow(await self._service.get(self._ref))
 
     async def _begin(self, start: _Start) -> SessionEntry:
@@ -238,8 +251,9 @@ class Session(Generic[T_co]):
             return await self._started_entry(await self._send(start))
         entry = await self._service.get(self._ref)
         if start.commands:
-            await self._service.calls.settle_all(start.commands, self._ref.tenant, self.id)
-            return entry
+            outcomes = await self._service.calls.settle_all(start.commands, stream=entry.stream)
+            if not all(outcome.duplicate for outcome in outcomes):
+                return entry
         return await self._service.runs.restart_or_wake(entry)
 
     async def _started_entry(self, receipt: Receipt) -> SessionEntry:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -49,6 +49,15 @@ from perdure.runtime.views import pending_json
 from perdure.store.base import Entry, Gone, Lease, NoStream, Put, VersionMoved, Write
 
 Settlements = list[Settlement]  # `list` is a method below
+
+
+class SettlingDrive(NamedTuple):
+    """The drive that settlements began, at its end, and whether they had all been given before."""
+
+    drive: Driver | None
+    is_repeated: bool
+
+
 Records = list[PendingRecord]
 
 
@@ -146,38 +155,41 @@ class PendingCalls:
         self,
         commands: Mapping[str, Command],
         tenant: str | None = None,
-        session_id: str | None = None,
+        stream: str | None = None,
     ) -> Settlements:
         """Give several calls their outcome in one commit, or none of them. Raises as `settle`.
 
-        `session_id` limits them to those of one session.
+        `stream` limits them to those of one session.
         """
         inbox, checked = self._resources.pending_inbox, checked_commands(commands)
         settled = await inbox.settle_all(
-            checked, tenant=tenant, session_id=session_id, inspect=self._inspect
+            checked, tenant=tenant, stream=stream, inspect=self._inspect
         )
         return settled.outcomes
 
     async def settle_and_drive(
         self, entry: SessionEntry, commands: Mapping[str, Command]
-    ) -> Driver | None:
-        """Do the same for calls of one session, and drive it here until it parks.
+    ) -> SettlingDrive:
+        """Settle calls of one session in one commit, and drive it here until it parks.
 
-        Returns None if this process could not claim it with the commit.
+        There is no drive if this process could not claim it with the commit.
         """
         inbox, checked = self._resources.pending_inbox, checked_commands(commands)
+
+        outcomes: Settlements = []
 
         async def commit(holder: str | None) -> list[Lease]:
             settled = await inbox.settle_all(
                 checked,
-                tenant=entry.record.tenant,
-                session_id=entry.record.id,
+                stream=entry.stream,
                 inspect=self._inspect,
                 claim=None if holder is None else StreamClaim(entry.stream, holder),
             )
+            outcomes.extend(settled.outcomes)
             return [*settled.leases.values()]
 
-        return await self._runs.commit_and_drive(entry.record.agent, commit)
+        drive = await self._runs.commit_and_drive(entry.record.agent, commit)
+        return SettlingDrive(drive, is_repeated=all(item.duplicate for item in outcomes))
 
     async def _inspect(self, record: PendingRecord, command: Command) -> bool:
         """Raise if a command that the record accepts could not take effect here.

@@ -143,17 +143,18 @@ class Runs:
         if not self._drives.may_claim_by_commit(agent):
             await commit(None)
             return None
-        has_begun = False
+        has_committed = False
 
-        async def begin(holder: str | None) -> list[Lease]:
-            nonlocal has_begun
-            has_begun = True
-            return await commit(holder)
+        async def note_commit(holder: str | None) -> list[Lease]:
+            nonlocal has_committed
+            leases = await commit(holder)
+            has_committed = True
+            return leases
 
-        drive = await self._drives.commit_and_drive(agent, begin)
+        drive = await self._drives.commit_and_drive(agent, note_commit)
         if drive is not None and drive.error is not None:
             raise drive.error
-        if drive is None and not has_begun:  # the task that was to commit has ended
+        if drive is None and not has_committed:  # the runtime closes: its task was cancelled
             raise self._drives.background.end_error()
         return drive
 

@@ -246,17 +246,17 @@ def tool(  # noqa: PLR0913 - the options of a tool
 
     `requires_approval`: True, or a predicate on the Context, called once; if it raises, approval
     is required. `approval_prompt`: text with `{tool}`, `{input}` and `{input.NAME}`.
-    `approval_timeout`: None is no deadline. `deferred`: the function only starts work
-    elsewhere; its result is submitted later. `external`: there is nothing to start either, and
-    perdure never calls the function; a program or a person that reads the pending calls does
-    the work and submits the result. It implies `deferred`. `timeout`: for a deferred tool,
-    until the result is due, 24 h by default, None for no deadline; otherwise the running time.
+    `approval_timeout`: None is no deadline. `deferred`: the function only starts work elsewhere;
+    its result is submitted later. `external`: like `deferred`, but there is nothing to start, and
+    perdure never calls the function; a program or a person that reads the pending calls does the
+    work and submits the result. It implies `deferred`. `timeout`: for a deferred tool, until the
+    result is due, 24 h by default, None for no deadline; otherwise the running time.
     `idempotent`: a repeat with the same `effect_id` does no harm. `on_crash`: None is retry if
-    idempotent, else tell. `validate_result`: for deferred results; False or raising refuses
-    one. `aliases`: former names; calls recorded under them still run. `redact`: arguments that
-    are shown nowhere. `allowed_decisions`: of approve, edit, deny and respond. `approvers`:
-    names and roles that may decide. `min_approvals`: of different people. `not_by_starter`: the
-    authors of the run may not approve.
+    idempotent, else tell. `validate_result`: for deferred results; False or raising refuses one.
+    `aliases`: former names; calls recorded under them still run. `redact`: arguments that are
+    shown nowhere. `allowed_decisions`: of approve, edit, deny and respond. `approvers`: names and
+    roles that may decide. `min_approvals`: of different people. `not_by_starter`: the authors of
+    the run may not approve.
     """
     options: dict[str, Any] = {
         "requires_approval": requires_approval,
