@@ -16,7 +16,7 @@ from tests.support.shop import agent, clerk, model_of, paused, ran, refunds, too
 from perdure import Agent, Conflict, NotFound, PerdureError, Refused, Result, Runtime, tool
 from perdure.app import service_of
 from perdure.core.pending.commands import Approve, Command, SubmitResult
-from perdure.errors import Corrupt, StoreError
+from perdure.errors import Corrupt, NotAllowed, StoreError
 from perdure.store.base import Check, Entry, Heads, Lease, Put, Unavailable, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite import SqliteStore
@@ -302,6 +302,23 @@ async def test_an_agent_that_delegates_settles_in_a_run_too(in_memory: MakeRunti
         (call,) = (await paused(rt, lead)).pending
         result = await rt.session("s", agent=lead).run(decisions={call.id: "approve"}, by="ana")
         assert result.output == "Done."
+
+
+async def test_a_run_decides_in_the_role_of_its_approver(in_memory: MakeRuntime) -> None:
+    """S4.1"""
+
+    @tool(requires_approval=True, approvers=["operator"])
+    def act() -> str:
+        """Act."""
+        return "acted"
+
+    one = agent({"calls": [{"tool": "act"}]}, {"text": "Done."}, tools=[act])
+    async with in_memory(one) as rt:
+        (call,) = (await paused(rt, one)).pending
+        session, decisions = rt.session("s"), {call.id: "approve"}
+        with pytest.raises(NotAllowed):
+            await session.run(decisions=decisions, by="ana", role="viewer")
+        assert (await session.run(decisions=decisions, by="ana", role="operator")).output == "Done."
 
 
 async def test_a_refused_decision_leaves_the_call_open(in_memory: MakeRuntime) -> None:

@@ -94,6 +94,7 @@ def run_commands(
     decisions: Mapping[str, str | Mapping[str, Any]] | None,
     by: str | None,
     via: str,
+    role: Role | None = None,
 ) -> dict[str, Command]:
     """Return the commands of calls that a run settles first, by pending id. Raises Refused."""
     _check_mapping("results", results, '{"p_…": "the output"}')
@@ -111,7 +112,7 @@ def run_commands(
             hint='pass by=, as in run(decisions={"p_…": "approve"}, by="ana")',
         )
     items = [_as_item(pending_id, decision) for pending_id, decision in decisions.items()]
-    decided = decision_commands(parse_decisions(items), by, via, None)
+    decided = decision_commands(parse_decisions(items), by, via, role)
     if both := sorted(commands.keys() & decided.keys()):
         raise Refused(
             f"{both[0]} is in results and in decisions",

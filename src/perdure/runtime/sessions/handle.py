@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Literal
 from msgspec import Struct
 from typing_extensions import TypeVar
 
+from perdure.core.literals import Role
 from perdure.core.log import events
 from perdure.core.pending.commands import Command
 from perdure.core.session import queues
@@ -151,7 +152,7 @@ class Session(Generic[T_co]):
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
 
-    async def run(
+    async def run(  # noqa: PLR0913 - keyword options of a run
         self,
         message: Content | None = None,
         *,
@@ -159,6 +160,7 @@ class Session(Generic[T_co]):
         by: str | None = None,
         results: Mapping[str, Any] | None = None,
         decisions: Mapping[str, str | Mapping[str, Any]] | None = None,
+        role: Role | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> Result[T_co]:
         """Send a message or settle calls, if there are any, and follow the session until it parks.
@@ -168,12 +170,13 @@ class Session(Generic[T_co]):
         interrupted. Without a message, a failed session gets a new run from its recorded events.
 
         `results` maps pending ids to the outputs of deferred calls. `decisions` maps them to
-        `"approve"` or `"deny"`, or to objects with the fields of a decision: `{"decision": "edit",
-        "args": …}`. All are recorded in one commit, or none. `by` is the author of the message, of
-        the results and of the decisions. Raises Conflict, with the winner, for a call that is
-        already settled with a different outcome.
+        `"approve"` or `"deny"`, or to objects with the fields of a decision: `{"decision":
+        "edit", "args": …}`. All are recorded in one commit, or none. `by` is the author of the
+        message, of the results and of the decisions, and `role` their role, for tools with
+        `approvers`. Raises Conflict, with the winner, for a call that is already settled with a
+        different outcome.
         """
-        start = _Start(message, key, by, run_commands(results, decisions, by, self._via))
+        start = _Start(message, key, by, run_commands(results, decisions, by, self._via, role))
         try:
             drive = await self._run_within(timeout, start)
         except asyncio.CancelledError as error:
@@ -307,12 +310,13 @@ class Session(Generic[T_co]):
         by: str | None = None,
         results: Mapping[str, Any] | None = None,
         decisions: Mapping[str, str | Mapping[str, Any]] | None = None,
+        role: Role | None = None,
     ) -> AsyncIterator[Event | Delta | Result[T_co]]:
         """Yield events and deltas of a `run` as they come, then its Result.
 
         A reader that stops early interrupts nothing.
         """
-        start = _Start(message, key, by, run_commands(results, decisions, by, self._via))
+        start = _Start(message, key, by, run_commands(results, decisions, by, self._via, role))
         before = await self._service.find(self._ref)
         after = 0
         if before is not None:
