@@ -201,7 +201,7 @@ async def test_a_call_of_another_session_is_not_settled(in_memory: MakeRuntime) 
             "under p_1 is about p_2",
         ),
         (None, {"decisions": {"p_1": "approve"}}, "who decides"),
-        (None, {"decisions": {"p_1": "allow"}, "by": "ana"}, "not decisions"),
+        (None, {"decisions": {"p_1": "allow"}, "by": "ana"}, "'allow' is not a decision about p_1"),
         (None, {"decisions": {"p_1": {"decision": "edit"}}, "by": "ana"}, "needs the arguments"),
         (
             None,
@@ -454,6 +454,18 @@ async def test_a_list_of_one_decision_names_its_call_in_the_error(in_memory: Mak
         with pytest.raises(NotFound) as error:
             await rt.decide([{"pendingID": "p_unknown", "decision": "approve"}], by="ana")
         assert error.value.details == {"pendingID": "p_unknown"}
+
+
+async def test_a_decision_about_one_call_has_only_the_winner_in_its_error(
+    in_memory: MakeRuntime,
+) -> None:
+    one = clerk()
+    async with in_memory(one) as rt:
+        (call,) = (await paused(rt, one)).pending
+        await rt.approve(call.id, by="ana")
+        with pytest.raises(Conflict) as error:
+            await rt.deny(call.id, by="ben")
+        assert "pendingID" not in error.value.details
 
 
 async def test_a_session_that_another_agent_has_by_now_is_left_alone(tmp_path: Path) -> None:

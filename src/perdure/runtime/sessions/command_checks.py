@@ -23,10 +23,11 @@ _FIELDS: Final = {command_type: fields(command_type) for command_type in get_arg
 
 def checked_commands(commands: Mapping[str, Command]) -> dict[str, Command]:
     """Return commands with their outputs as JSON. Raises Refused for a value of a wrong type."""
-    return {pending_id: _checked_command(command) for pending_id, command in commands.items()}
+    return {pending_id: checked_command(command) for pending_id, command in commands.items()}
 
 
-def _checked_command(command: Command) -> Command:
+def checked_command(command: Command) -> Command:
+    """Return the command with its output as JSON. Raises Refused for a value of a wrong type."""
     for field in _FIELDS[type(command)]:
         name, value = field.name, getattr(command, field.name)
         if value is None and field.default is None:

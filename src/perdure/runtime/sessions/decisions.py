@@ -134,6 +134,12 @@ def _check_mapping(name: str, value: Any, example: str) -> None:
 def _as_item(pending_id: str, decision: Any) -> dict[str, Any]:
     """Return the decision about a call as an item of a list. Raises Refused."""
     fields = dict(decision) if isinstance(decision, Mapping) else {"decision": decision}
+    if fields.get("decision") not in FIELDS:
+        raise Refused(
+            f"{fields.get('decision')!r} is not a decision about {pending_id}",
+            code="VALUE_INVALID",
+            hint=f"one of: {', '.join(FIELDS)}",
+        )
     if fields.setdefault("pendingID", pending_id) != pending_id:
         raise Refused(
             f"the decision under {pending_id} is about {fields['pendingID']}",

@@ -182,7 +182,7 @@ class Session(Generic[T_co]):
         except asyncio.CancelledError as error:
             # After Ctrl-C, Python prints where it came from: our frames would say nothing.
             raise error.with_traceback(None) from None
-        parked = None if drive is None else drive.parked_session
+        parked = None if drive is None or drive.is_outdated else drive.parked_session
         if parked is None:
             return await self.get()
         return await self._service.result(parked.entry, parked)

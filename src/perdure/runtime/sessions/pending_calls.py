@@ -32,6 +32,7 @@ from perdure.runtime.records.log import as_record
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.command_checks import (
     check_acceptable,
+    checked_command,
     checked_commands,
     with_problem,
 )
@@ -149,7 +150,8 @@ class PendingCalls:
         self, pending_id: str, command: Command, tenant: str | None = None
     ) -> Settlement:
         """Give a call its outcome. Raises NotFound, Refused, or Conflict with the winner."""
-        return (await self.settle_all({pending_id: command}, tenant))[0]
+        inbox, checked = self._resources.pending_inbox, checked_command(command)
+        return await inbox.settle(pending_id, checked, tenant=tenant, inspect=self._inspect)
 
     async def settle_all(
         self,
