@@ -4,8 +4,6 @@ BIN := .venv/bin
 # The package with its own dependencies; and also the development tools and the servers that tests use.
 INSTALLED := .venv/.installed
 READY := .venv/.ready
-# One more than there are cores: many tests wait for a lease to expire or a process to start.
-TESTS_AT_ONCE ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # The tests start Python hundreds of times, so compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(INSTALLED)   # plays the demo without waiting for Enter
 	$(BIN)/perdure demo --auto
 
-test: lint           # everything that a change must pass
-	$(BIN)/pytest -q -n $(TESTS_AT_ONCE) --dist worksteal
+test: lint           # everything that a change must pass; TESTS_AT_ONCE=1 for one test at a time
+	scripts/test.sh
 
 lint: $(READY)
 	$(BIN)/ruff check
