@@ -99,3 +99,30 @@ def test_a_damaged_event_ends_its_session_and_no_other(shop: Shop, damage: objec
     lines = [json.loads(one) for one in told.stdout.splitlines()]
     assert [one["sessionID"] for one in lines if "perdure" in one] == ["b", "a"]
     assert [one["seq"] for one in lines if "seq" in one][-3:] == [4, 1, 2]
+
+
+def test_an_export_with_a_byte_order_mark_is_read(shop: Shop, file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    told = shop.run("sessions", "import", str(file), *HERE, app=None)
+    assert told.exit_code == 0, told.output
+    assert "waits: " in told.stdout
+
+
+@pytest.mark.parametrize("first", [b"", b"{\n"])
+def test_an_export_without_its_first_line_is_refused(shop: Shop, file: Path, first: bytes) -> None:
+    """It is not a log of another program."""
+    file.write_bytes(first + file.read_bytes().split(b"\n", 1)[1])
+    told = shop.run("sessions", "import", str(file), *HERE, app=None)
+    assert told.exit_code == 2, told.output
+    assert told.stderr.startswith("error: sessions.jsonl: line 1: ")
+    assert shop.json("sessions", "list", *HERE, app=None)["sessions"] == []
+
+
+def test_an_export_with_a_changed_value_is_refused_and_says_what_to_do(
+    shop: Shop, file: Path
+) -> None:
+    file.write_bytes(file.read_bytes().replace(b'"second"', b'"other"'))
+    told = shop.run("sessions", "import", str(file), *HERE, app=None)
+    assert told.exit_code == 2, told.output
+    assert "was changed after its export" in told.stderr
+    assert "hint: nothing was imported; export the session again" in told.stderr

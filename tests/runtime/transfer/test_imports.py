@@ -1,6 +1,7 @@
 """Sessions exported and imported: equal events, and whatever waited can still be answered."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from perdure import Agent, Conflict, File, PendingCall, Refused, Runtime, tool
 from perdure.core.pending.record import PendingRecord
+from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.exports import export_lines
 from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.store.memory import MemoryStore
@@ -138,6 +140,7 @@ async def test_what_waited_is_answered_where_it_was_imported(
 async def test_the_log_alone_is_enough(source: Runtime, clock: ManualClock) -> None:
     """Without the entries only what they alone know is lost."""
     lines = [line for line in await exported(source) if not line.startswith(b'{"pending"')]
+    lines = without_checksum(lines)
     async with target(clock) as rt:
         report = await imported(rt, lines)
         assert report.sessions[0].pending == 3
@@ -316,6 +319,7 @@ async def test_a_file_that_was_cut_is_refused_wherever_that_was(source: Runtime)
 async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
     lines = await exported(source)
     lines[0] = lines[0].replace(b'"tenant":""', b'"tenant":"acme"')
+    lines = without_checksum(lines)
     async with target(clock) as rt:
         with pytest.raises(Refused, match="belongs to tenant 'acme'"):
             await imported(rt, lines, "other")
@@ -328,7 +332,7 @@ async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
     [
         (
             ['{"seq":1,"type":"user","timestamp":1,"data":{}}'],
-            "line 1: it comes before the first session",
+            "line 1: the line before it that names its session is missing",
         ),
         (["{"], "line 1: "),
         (["5"], "line 1: "),
@@ -381,3 +385,76 @@ async def test_from_one_database_to_another(source: Runtime, tmp_path: Path) -> 
     async with Runtime(f"sqlite:///{tmp_path}/h.db") as rt:
         await imported(rt, lines)
         assert await exported(rt) == lines
+
+
+def without_checksum(lines: list[bytes]) -> list[bytes]:
+    """The lines as a person edits them, or as an older perdure wrote them."""
+    return [re.sub(rb',"checksum":"[^"]*"}$', b"}", line.rstrip()) for line in lines]
+
+
+async def test_an_export_without_a_checksum_is_read(source: Runtime, clock: ManualClock) -> None:
+    lines = await exported(source)
+    older = without_checksum(lines)
+    assert older[-1] != lines[-1].rstrip()
+    async with target(clock) as rt:
+        await imported(rt, older)
+        assert await exported(rt) == lines
+
+
+async def test_a_changed_value_anywhere_in_an_export_is_refused(
+    source: Runtime, clock: ManualClock
+) -> None:
+    """G1"""
+    lines = await exported(source)
+    changes = [
+        (b'"agent":"helper"', b'"agent":"other"'),  # the line that names the session
+        (b'"content":"Go"', b'"content":"Stop"'),  # an event
+        (b'"onExpire":"keep"', b'"onExpire":"fail"'),  # the entry of a call
+        (b'"checksum":"', b'"checksum":"0'),
+    ]
+    async with target(clock) as rt:
+        for old, new in changes:
+            assert any(old in line for line in lines), old
+            changed = [line.replace(old, new) for line in lines]
+            with pytest.raises(Refused) as caught:
+                await imported(rt, [*changed, *lines_of_another_session(lines)])
+            assert caught.value.code == "IMPORT_CHANGED"
+            assert f"line {len(lines)}: " in caught.value.message
+            assert 'remove "checksum"' in (caught.value.hint or "")
+        assert [one async for one in rt.sessions()] == []
+
+
+def lines_of_another_session(lines: list[bytes]) -> list[bytes]:
+    other = [lines[0].replace(b'"s"', b'"other"'), lines[1], b'{"end":"other","events":1}']
+    return list(map(SessionChecksum().add, other))
+
+
+async def test_lines_that_are_swapped_or_lost_are_refused(
+    source: Runtime, clock: ManualClock
+) -> None:
+    *rest, first, second, end = await exported(source)
+    assert first.startswith(b'{"pending"')
+    async with target(clock) as rt:
+        for lines in ([*rest, second, first, end], [*rest, first, end]):
+            with pytest.raises(Refused, match="was changed after its export"):
+                await imported(rt, lines)
+
+
+async def test_an_export_with_a_byte_order_mark_and_other_line_ends_is_read(
+    source: Runtime, clock: ManualClock
+) -> None:
+    lines = await exported(source)
+    from_editor = [b"\xef\xbb\xbf" + lines[0], *lines[1:]]
+    async with target(clock) as rt:
+        await imported(rt, [line.replace(b"\n", b"\r\n") for line in from_editor])
+        assert await exported(rt) == lines
+
+
+async def test_events_after_the_end_of_a_session_are_refused(
+    source: Runtime, clock: ManualClock
+) -> None:
+    lines = await exported(source)
+    more = lines[1].replace(b'"seq":1', b'"seq":%d' % (json.loads(lines[-1])["events"] + 1))
+    async with target(clock) as rt:
+        with pytest.raises(Refused, match="that names its session is missing"):
+            await imported(rt, [*lines, more])

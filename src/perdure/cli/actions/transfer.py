@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,11 +18,14 @@ from perdure.core.session.naming import parse_session_stream
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.transfer.checksum import plain_line
 from perdure.runtime.transfer.imports import ImportReport
 from perdure.runtime.transfer.salvaged import salvaged_session
 from perdure.store.base import Gone, NoStream
 from perdure.store.inspect import StoreInspector
 from perdure.store.sqlite.inspect import SqliteInspector
+
+_EXPORT_LINES: Final = (b'{"end":"', b'{"perdure":1,"sessionID":')
 
 
 def export_sessions(
@@ -163,8 +166,10 @@ def _read_file(file: str) -> bytes:
 
 
 def _is_export(data: bytes) -> bool:
-    """Return True if the data begins like an export; empty data counts as one."""
-    first = data.lstrip().split(b"\n", 1)[0]
+    """Return True if the data has a line that only exports have; empty data counts as one."""
+    first, *others = map(plain_line, data.strip().split(b"\n"))
+    if any(text.startswith(_EXPORT_LINES) for text in others):
+        return True  # also if its first line is lost
     check_body_depth(first, "the first line")
     try:
         value = msgspec.json.decode(first)

@@ -16,6 +16,7 @@ from perdure.errors import Corrupt
 from perdure.runtime.records.content import read_bytes
 from perdure.runtime.records.entries import SessionEntry, open_calls
 from perdure.runtime.records.log import unreadable_record
+from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
 from perdure.store.base import NoStream, Record, Store
 
@@ -31,6 +32,14 @@ async def export_lines(
 
     Without its secrets an export is for reading: an import refuses it.
     """
+    checksum = SessionChecksum()
+    async for line in _session_lines(store, entry, secrets=secrets):
+        yield checksum.add(line)
+
+
+async def _session_lines(
+    store: Store, entry: SessionEntry, *, secrets: bool
+) -> AsyncIterator[bytes]:
     session = entry.record
     names = SessionNames(session.tenant, session.id, session.agent, session.queue)
     yield first_line(names, session.parent)

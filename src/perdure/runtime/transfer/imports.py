@@ -23,6 +23,7 @@ from perdure.core.session.naming import check_id, check_tenant
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.records.content import content_digest, store_bytes
 from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.transfer.checksum import changed_sessions, plain_line
 from perdure.runtime.transfer.create import SessionNames, create_session, session_from_log
 from perdure.runtime.transfer.exports import FORMAT, event_blobs
 from perdure.store.base import HeadMoved, Record, Store, VersionMoved
@@ -46,6 +47,7 @@ class _ArchiveLine(msgspec.Struct, forbid_unknown_fields=True):
     end: str | None = None
     events: int = 0
     redacted: int = 0
+    checksum: str | None = None
 
 
 @dataclass(slots=True)
@@ -136,8 +138,9 @@ async def import_lines(
 def _read(lines: Iterable[bytes]) -> _Archive:
     archive = _Archive()
     bundle: _ArchivedSession | None = None
+    lines = list(map(plain_line, lines))
     for number, text in enumerate(lines, 1):
-        if not text.strip():
+        if not text:
             continue
         try:
             check_body_depth(text, "it")
@@ -147,6 +150,7 @@ def _read(lines: Iterable[bytes]) -> _Archive:
             raise _invalid(f"line {number}: {error}") from error
     _check_complete(archive)
     _check_blobs(archive)
+    _check_unchanged(lines)
     return archive
 
 
@@ -178,6 +182,17 @@ def _check_complete(archive: _Archive) -> None:
             )
 
 
+def _check_unchanged(lines: Iterable[bytes]) -> None:
+    for number in changed_sessions(lines):
+        raise Refused(
+            f"line {number}: the session that ends here was changed after its export: its lines "
+            "do not have this checksum",
+            code="IMPORT_CHANGED",
+            hint="nothing was imported; export the session again, or, if the change is intended, "
+            'remove "checksum" from this line',
+        )
+
+
 def _add_line(
     archive: _Archive, bundle: _ArchivedSession | None, line: _ArchiveLine
 ) -> _ArchivedSession | None:
@@ -188,9 +203,10 @@ def _add_line(
     elif line.blob is not None:
         archive.blobs[line.blob] = _bytes(line.blob, line.data)
     elif bundle is None:
-        raise _invalid("it comes before the first session; an export begins with one")
+        raise _invalid("the line before it that names its session is missing")
     elif line.end is not None:
         _end_session(bundle, line)
+        return None
     else:
         _add_event(bundle, line)
     return bundle

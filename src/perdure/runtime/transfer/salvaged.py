@@ -8,6 +8,7 @@ from perdure.core.session.naming import decode, parse_session_stream, parse_stre
 from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt
 from perdure.runtime.records.content import content_digest
+from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.transfer.exports import (
     EventLines,
@@ -27,6 +28,10 @@ def salvaged_session(
 
     An event whose file cannot be read counts as one of these: an import would refuse it.
     """
+    return map(SessionChecksum().add, _session_lines(inspector, stream, secrets=secrets))
+
+
+def _session_lines(inspector: StoreInspector, stream: str, *, secrets: bool) -> Iterator[bytes]:
     inspection, names = inspector.stream(stream), parse_session_stream(stream)
     if inspection is None or names is None:
         return
