@@ -259,7 +259,7 @@ def test_the_driver_refuses_an_event_that_is_nested_too_deeply() -> None:
 
 
 def test_doctor_reports_a_session_that_is_nested_too_deeply() -> None:
-    from perdure.runtime.doctor.session import read_readable
+    from perdure.runtime.transfer.readable import read_readable
     from perdure.store.inspect import StoredRecord, StreamInspection
 
     data = b'{"changes":{"deep":' + nested_text(958).encode() + b"}}"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.cli_project import Shop, until
 
 from perdure.cli.actions import doctor as doctoring
-from perdure.runtime.doctor.session import rebuild_session
+from perdure.runtime.doctor.rebuild import rebuild_session
 from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.sandbox.base import Probe
 from perdure.store.shared.lines import decode_event
@@ -168,7 +168,7 @@ def test_a_wrong_checksum_is_found_and_the_rest_kept(files: Shop) -> None:
     assert Path(mended["original"]).name == "events.damaged-1.jsonl"
     assert code == 0
     kept = [decode_event(line) for line in LOG.read_bytes().splitlines()]
-    assert [line.perdure.seq for line in kept if line] == list(range(1, len(lines) + 1))
+    assert [line.perdure.seq for line in kept if line] == list(range(1, len(lines) + 2))
     shown = files.run("sessions", "show", "s1", *FILES, "--json", app=None)
     assert json.loads(shown.stdout)["pending"][0]["tool"] == "refund"
 

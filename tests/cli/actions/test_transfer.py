@@ -43,7 +43,15 @@ def test_ids_choose_and_are_told_in_json(shop: Shop, file: Path) -> None:
     found = shop.run("sessions", "import", "-", *HERE, "--json", app=None, stdin=told.stdout)
     assert json.loads(found.stdout) == {
         "imported": [
-            {"sessionID": "done", "tenant": "", "events": lines[-1]["events"], "pending": 0}
+            {
+                "sessionID": "done",
+                "tenant": "",
+                "events": lines[-1]["events"],
+                "pending": 0,
+                "lost": 0,
+                "calls": [],
+                "incomplete": False,
+            }
         ],
         "orphans": [],
     }
@@ -87,7 +95,10 @@ def test_a_file_that_is_not_there_and_one_that_is_no_export(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"{", b"[]", 5])
-def test_a_damaged_event_ends_its_session_and_no_other(shop: Shop, damage: object) -> None:
+def test_an_export_leaves_out_a_damaged_event_and_names_it_in_the_end_line(
+    shop: Shop, damage: object
+) -> None:
+    """G3"""
     shop.run("run", "plain", "x", "-s", "a")
     shop.run("run", "plain", "x", "-s", "b")
     with sqlite3.connect("shop.db") as raw:
@@ -98,7 +109,8 @@ def test_a_damaged_event_ends_its_session_and_no_other(shop: Shop, damage: objec
     assert json.loads(told.stderr)["details"]["damaged"][0]["seq"] == 3
     lines = [json.loads(one) for one in told.stdout.splitlines()]
     assert [one["sessionID"] for one in lines if "perdure" in one] == ["b", "a"]
-    assert [one["seq"] for one in lines if "seq" in one][-3:] == [4, 1, 2]
+    assert [one["seq"] for one in lines if "seq" in one][-4:] == [4, 1, 2, 4]
+    assert [one["lost"] for one in lines if "lost" in one] == [[3]]
 
 
 def test_an_export_with_a_byte_order_mark_is_read(shop: Shop, file: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from perdure import Agent, Runtime
 from perdure.core.session.children import BACKGROUND_AUTHOR
 from perdure.runtime.diagnosis.commands import PlainCommands
-from perdure.runtime.doctor.session import SessionCheckup, rebuild_session
+from perdure.runtime.doctor.rebuild import rebuild_session
+from perdure.runtime.doctor.session import SessionCheckup
 from perdure.store.sqlite.inspect import SqliteInspector
 from perdure.testing import ScriptedModel
 

@@ -352,8 +352,9 @@ async def test_tenants_stay_apart(source: Runtime, clock: ManualClock) -> None:
                 '{"perdure":1,"sessionID":"s","agent":"a"}',
                 "",
                 '{"seq":2,"type":"user","timestamp":1,"data":{"role":"user","content":"x"}}',
+                '{"end":"s","events":1}',
             ],
-            "line 3: event 2 instead of event 1",
+            "line 4: event 1 of session 's' is missing",
         ),
         (
             [

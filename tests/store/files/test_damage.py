@@ -122,7 +122,7 @@ async def test_a_session_whose_whole_log_is_lost_is_reported_until_it_is_rebuilt
     assert sorted(_paid) == list(range(PAYMENTS))
     fix = ["--store", f"files:{tmp_path}", "doctor", "s1", "--fix"]
     result = await anyio.to_thread.run_sync(CliRunner().invoke, cli, fix)
-    assert (result.exit_code, "rebuilt s1: 1 event" in result.output) == (0, True), result.output
+    assert (result.exit_code, "rebuilt s1: 2 events" in result.output) == (0, True), result.output
     assert (tmp_path / "s1" / "events.damaged-1.jsonl").read_bytes() == b""
 
 

@@ -1,6 +1,11 @@
 """`perdure doctor`: checks of the store or of one session, and `--fix`."""
 
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
+
+import click
 
 from perdure.app import Runtime, service_of, store_of
 from perdure.cli.actions.database import inspection
@@ -13,12 +18,8 @@ from perdure.core.session.naming import parse_session_stream
 from perdure.errors import Refused
 from perdure.runtime.doctor.checks import CheckResult, exit_code
 from perdure.runtime.doctor.database import Checkup
-from perdure.runtime.doctor.session import (
-    RebuiltSession,
-    SessionCheckup,
-    find_stream,
-    rebuild_session,
-)
+from perdure.runtime.doctor.rebuild import Rebuild, RebuiltSession, rebuild_session
+from perdure.runtime.doctor.session import SessionCheckup, find_stream
 from perdure.runtime.doctor.tasks import TaskCheckup, sandbox_check
 from perdure.runtime.records.entries import session_not_found
 from perdure.store.files.inspect import FilesInspector
@@ -27,13 +28,13 @@ from perdure.store.inspect import StoreInspector, StreamInspection
 _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 
 
-def doctor_store(settings: Settings, *, full: bool, fix: bool) -> int:
+def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
     """Check the whole store, with `fix` after rebuilding the sessions that need it."""
     terminal = Terminal(settings)
-    if fix:
+    if fix is not None:
         streams = inspection(settings)[0].streams()
         sessions = [name for name in streams if parse_session_stream(name) is not None]
-        for session in _fix(settings, sessions):
+        for session in fix.sessions(settings, sessions):
             terminal.print(_rebuilt_text(session))
     inspector, now = inspection(settings)
     checks = list(Checkup(inspector, now, settings, full=full).checks())
@@ -49,12 +50,12 @@ def doctor_store(settings: Settings, *, full: bool, fix: bool) -> int:
     return exit_code(checks)
 
 
-def doctor_session(settings: Settings, typed_id: str, *, fix: bool) -> int:
+def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> int:
     """Check one session; with `fix`, rebuild it if it needs that and check it again."""
     inspector, now = inspection(settings)
     checkup = SessionCheckup.create(_find(inspector, settings.tenant, typed_id), now, settings)
-    rebuilt = _fix(settings, [checkup.stream.stream]) if fix else []
-    if fix:
+    rebuilt = [] if fix is None else fix.sessions(settings, [checkup.stream.stream])
+    if fix is not None:
         checkup = SessionCheckup.create(_find(inspector, *checkup.names[:2]), now, settings)
     checks = list(checkup.checks())
     terminal = Terminal(settings)
@@ -91,26 +92,62 @@ def _print_checks(terminal: Terminal, checks: list[CheckResult]) -> None:
     terminal.print(text, bold=True)
 
 
-def _fix(settings: Settings, streams: list[str]) -> list[RebuiltSession]:
-    """Open the store, which repairs torn writes, and rebuild the sessions that need it."""
-    inspector, _ = inspection(settings)
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """`--fix`: rebuilds sessions after saying what becomes of their calls."""
 
-    async def main(runtime: Runtime) -> list[RebuiltSession]:
-        await reap_dead_workers(runtime)
-        store = store_of(runtime)
-        rebuilt = []
-        for stream in streams:
-            stream_inspection = inspector.stream(stream)
-            if stream_inspection is None:
-                continue
-            checkup = SessionCheckup.create(stream_inspection, store.now(), settings)
-            if checkup.is_torn and isinstance(inspector, FilesInspector):
-                inspector.cut_tail(stream)
-            if checkup.is_rebuildable():
-                rebuilt.append(await rebuild_session(store, inspector, checkup))
-        return rebuilt
+    dry_run: bool = False  # only say it
+    yes: bool = False  # do not ask
 
-    return with_runtime(settings, main)
+    def sessions(self, settings: Settings, streams: list[str]) -> list[RebuiltSession]:
+        """Open the store, which repairs torn writes, and rebuild the sessions that need it."""
+        inspector, now = inspection(settings)
+        if self.dry_run:
+            checkups = _rebuildable(settings, inspector, streams, now)
+            rebuilds = [Rebuild.create(checkup, now) for checkup in checkups]
+            return [RebuiltSession(item) for item in rebuilds if self._is_accepted(settings, item)]
+
+        async def main(runtime: Runtime) -> list[RebuiltSession]:
+            await reap_dead_workers(runtime)
+            store = store_of(runtime)
+            return [
+                await rebuild_session(store, inspector, checkup)
+                for checkup in _rebuildable(settings, inspector, streams, store.now())
+                if self._is_accepted(settings, Rebuild.create(checkup, store.now()))
+            ]
+
+        return with_runtime(settings, main)
+
+    def _is_accepted(self, settings: Settings, rebuild: Rebuild) -> bool:
+        """Say how a session will continue, and ask at a terminal whether to rebuild it."""
+        terminal = Terminal(settings)
+        if settings.as_json:
+            return True
+        for text in _rebuild_lines(rebuild):
+            terminal.print(text)
+        if self.dry_run or self.yes or not sys.stdin.isatty():
+            return True
+        return click.confirm(f"Rebuild {line(rebuild.session_id)}?", err=True)
+
+
+def _rebuildable(
+    settings: Settings, inspector: StoreInspector, streams: list[str], now: int
+) -> Iterator[SessionCheckup]:
+    for stream in streams:
+        stream_inspection = inspector.stream(stream)
+        if stream_inspection is None:
+            continue
+        checkup = SessionCheckup.create(stream_inspection, now, settings)
+        if checkup.is_torn and isinstance(inspector, FilesInspector):
+            inspector.cut_tail(stream)
+        if checkup.is_rebuildable():
+            yield checkup
+
+
+def _rebuild_lines(rebuild: Rebuild) -> list[str]:
+    events, lost = plural(len(rebuild.checkup.log.events), "readable event"), rebuild.lost
+    lines = [f"{line(rebuild.session_id)} continues with its {events}; {lost:,} lost"]
+    return lines + [f"    {line(text)}" for text in rebuild.texts()]
 
 
 def _find(inspector: StoreInspector, tenant: str | None, typed_id: str) -> StreamInspection:
@@ -135,20 +172,16 @@ def _find(inspector: StoreInspector, tenant: str | None, typed_id: str) -> Strea
 
 
 def _rebuilt_json(session: RebuiltSession) -> dict[str, Any]:
-    return {
-        "sessionID": session.session_id,
-        "tenant": session.tenant,
-        "events": session.events,
-        "lost": session.lost,
-        "original": str(session.original),
-    }
+    original = None if session.original is None else str(session.original)
+    return {**session.rebuild.to_json(), "original": original}
 
 
 def _rebuilt_text(session: RebuiltSession) -> str:
-    events = plural(session.events, "event")
-    lost = f", {session.lost:,} lost" if session.lost else ""
-    original = line(str(session.original))
-    return f"✓ rebuilt {line(session.session_id)}: {events}{lost}; the original is in {original}"
+    rebuild = session.rebuild
+    if session.original is None:
+        return f"- {line(rebuild.session_id)} was not changed"
+    events, original = plural(len(rebuild.salvaged.events), "event"), line(str(session.original))
+    return f"✓ rebuilt {line(rebuild.session_id)}: {events}; the original is in {original}"
 
 
 def _print_session(

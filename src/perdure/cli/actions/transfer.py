@@ -15,6 +15,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.json_depth import check_body_depth
 from perdure.core.session.naming import parse_session_stream
+from perdure.core.transfer.salvage import INCOMPLETE_TEXT
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
@@ -110,7 +111,8 @@ class _ExportedSessions:
         if self.damaged:
             raise Corrupt(
                 "; ".join(dict.fromkeys(error.message for error in self.damaged)),
-                hint="all events before the damage were exported; see perdure doctor",
+                hint="everything that can be read was exported, and an import starts no call that "
+                "may have run; see perdure doctor",
                 details={"damaged": [error.details for error in self.damaged]},
             )
 
@@ -188,6 +190,9 @@ def _report_json(report: ImportReport) -> dict[str, Any]:
                 "tenant": item.tenant,
                 "events": item.events,
                 "pending": item.pending,
+                "lost": item.lost,
+                "calls": [call.to_json() for call in item.calls],
+                "incomplete": item.is_incomplete,
             }
             for item in report.sessions
         ],
@@ -202,7 +207,12 @@ def _print_report(terminal: Terminal, report: ImportReport) -> None:
     for session in report.sessions:
         pending = f", {plural(session.pending, 'call', 'wait')}" if session.pending else ""
         events = plural(session.events, "event")
-        terminal.print(f"✓ imported {line(session.session_id)}: {events}{pending}")
+        lost = f", {session.lost:,} lost" if session.lost else ""
+        terminal.print(f"✓ imported {line(session.session_id)}: {events}{lost}{pending}")
+        for call in session.calls:
+            terminal.print(f"    {line(call.text)}")
+        if session.is_incomplete:
+            terminal.print(f"    {INCOMPLETE_TEXT}")
     for orphan in report.orphans:
         terminal.print(
             f"✗ cancelled {line(orphan.tool)} ({line(orphan.id)}): its session "

@@ -9,16 +9,24 @@ from perdure.cli.settings import Settings, shared_options, with_settings
 @click.argument("session", required=False)
 @click.option("--full", is_flag=True, help="Also compare every index with its table. Slower.")
 @click.option("--fix", is_flag=True, help="Fix what the findings name. The originals are kept.")
+@click.option("--dry-run", is_flag=True, help="With --fix: say what it would do, and do nothing.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask for confirmation.")
 @shared_options
 @with_settings
-def doctor(settings: Settings, session: str | None, *, full: bool, fix: bool) -> int:
+def doctor(
+    settings: Settings, session: str | None, *, full: bool, fix: bool, dry_run: bool, yes: bool
+) -> int:
     """Check the store, or one SESSION.
 
     Each finding says what to do about it. Without --fix the command changes nothing. It may run
     beside workers. The exit code is 1 if there are findings, and 7 if data is damaged.
+
+    Before --fix rebuilds a session, it says what becomes of each open call, and asks at a terminal.
+    It starts no call that may have run.
     """
     from perdure.cli.actions import doctor as actions
 
+    fixes = actions.Fix(dry_run, yes) if fix or dry_run else None
     if session is not None:
-        return actions.doctor_session(settings, session, fix=fix)
-    return actions.doctor_store(settings, full=full, fix=fix)
+        return actions.doctor_session(settings, session, fix=fixes)
+    return actions.doctor_store(settings, full=full, fix=fixes)

@@ -35,6 +35,7 @@ from perdure.core.pending.settlement import (
     LOST_CODE,
     LOST_HINT,
     NOT_STARTED,
+    RECORDS_LOST,
     RESULT_INVALID,
     not_answered_in_time,
 )
@@ -247,8 +248,12 @@ def record_interrupted(
         elif call.pending_id is not None:
             _mark_start_interrupted(builder, call, call.pending_id)
         else:
-            builder.add_result(call, INTERRUPTED, is_error=True, interrupted=True)
+            builder.add_result(call, _interrupted_text(call), is_error=True, interrupted=True)
     return builder.draft
+
+
+def _interrupted_text(call: Call) -> str:
+    return RECORDS_LOST if call.has_lost_records else INTERRUPTED
 
 
 def record_raised(
@@ -380,9 +385,9 @@ def close_calls(state: State, now: int) -> Draft:
     for call in state.open_calls:
         builder.cancel_pending(call)
         # intended: it is running, or an approver decides because it may have run before a crash
-        is_interrupted = call.epoch is not None and call.status is not CallStatus.WAITING
+        is_interrupted = call.may_have_run and call.status is not CallStatus.WAITING
         text = (
-            INTERRUPTED
+            _interrupted_text(call)
             if is_interrupted
             else CANCELLED
             if call.approval_id or call.pending_id
@@ -426,7 +431,7 @@ def _close_open_calls(
         is_interrupted = call.status is CallStatus.RUNNING
         builder.add_result(
             call,
-            INTERRUPTED if is_interrupted else outcome,
+            _interrupted_text(call) if is_interrupted else outcome,
             is_error=True,
             interrupted=is_interrupted,
         )
@@ -438,7 +443,7 @@ def _expiry_text(call: Call) -> str:
     if call.is_raised:
         return expiry_text(call.gate_kind, call.tool, events.RAISED)
     # An intended call that is gated again: an approver decides whether it is repeated.
-    return expiry_text("approval", call.tool, None if call.epoch is None else "interrupted")
+    return expiry_text("approval", call.tool, "interrupted" if call.may_have_run else None)
 
 
 def close_strays(state: State, strays: Sequence[Call], now: int) -> Draft:

@@ -22,6 +22,12 @@ POISON_AFTER: Final = 5  # processes that stopped while they drove a session
 MIN_CLOCK_STEP_MS: Final = 1_000  # a smaller difference is none
 SLOTS: Final = 16  # calls of one turn that run at the same time
 SHORT_BACK_OFF_MS: Final = 1_000  # up to this a back-off is waited for in place: parking costs more
+_INCOMPLETE: Final = effects.FailRun(
+    "records of this run were lost, and a call among them may have run",
+    "EVENTS_LOST",
+    "check what the run has done, then resume the session: it continues with what is left",
+    closes_calls=True,
+)
 
 
 class Limits(Struct, frozen=True):
@@ -74,6 +80,8 @@ def plan(state: State, view: DriveView, now: int) -> Effect:
 
 def _first_effect(state: State, run: Run, active: Sequence[Call], view: DriveView) -> Effect | None:
     """Return what comes before every other effect of a run."""
+    if run.is_incomplete:
+        return _INCOMPLETE
     may_poison = active or view.tries > view.poison_after
     if may_poison and (poisoned := _poison(run, active, view)) is not None:
         return poisoned
@@ -167,7 +175,7 @@ def _start_effect(
 
 
 def _is_interrupted(call: Call, view: DriveView) -> bool:
-    return call.is_started and call.epoch != view.epoch
+    return call.is_started and call.epoch != view.epoch and not call.has_lost_records
 
 
 def _in_place_ending(blocking: Sequence[Call], view: DriveView, now: int) -> Effect | None:

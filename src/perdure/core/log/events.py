@@ -412,9 +412,12 @@ class MailTaken(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
 
 class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The problems that were found and repaired when the session was read."""
+    """The problems that were found when the session was read, and how a rebuilt one continues."""
 
     issues: list[Any]
+    lost: int = 0  # records: remembered permissions are void, since a revocation may be among them
+    interrupted: tuple[str, ...] = ()  # ids of open calls that may have run: nobody starts them
+    incomplete: bool = False  # a call of which nothing is left may have run: the run fails
 
 
 class SafetyLimit(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

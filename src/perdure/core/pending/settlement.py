@@ -50,6 +50,10 @@ INTERRUPTED: Final = (
     "Interrupted: the process stopped while this call was running. Its outcome is unknown; it may "
     "or may not have taken effect, and it was not repeated. Check before you try again."
 )
+RECORDS_LOST: Final = (
+    "Interrupted: records of this call were lost. Whether it ran is unknown; it may or may not "
+    "have taken effect, and it was not repeated. Check before you try again."
+)
 NOT_STARTED: Final = "Cancelled before it was started."
 LOST: Final = "lost at restart: the process that waited in place for a decision is gone"
 LOST_CODE: Final = "LOST_AT_RESTART"

@@ -36,6 +36,7 @@ class Move(StrEnum):
     APPROVE = "approve"
     START = "start"
     WAIT = "wait"
+    INTERRUPT = "interrupt"  # records of it were lost: it may have run
     SETTLE = "settle"
 
 
@@ -59,6 +60,7 @@ MOVES: Final[dict[tuple[CallStatus, Move], CallStatus]] = {
     (_WAITING, Move.START): _WAITING,  # a deferred call starts outside and keeps waiting
     (_WAITING, Move.GATE): _GATED,
     (_WAITING, Move.SETTLE): _SETTLED,
+    **{(s, Move.INTERRUPT): _RUNNING for s in (_NEW, _GATED, _APPROVED, _RUNNING, _WAITING)},
 }
 
 
@@ -91,6 +93,7 @@ class Call(Struct, frozen=True, gc=False):
     answers: tuple[Any, ...] = ()  # to the questions that the tool asked
     unchecked: str | None = None  # pending id of a submitted result that was not yet validated
     redact: tuple[str, ...] = ()  # names of arguments that are not shown
+    has_lost_records: bool = False  # whether it was gated, decided or started is not known
 
     @property
     def redacted_params(self) -> dict[str, Any]:
@@ -107,6 +110,11 @@ class Call(Struct, frozen=True, gc=False):
         return self.status is CallStatus.RUNNING or (
             self.status is CallStatus.WAITING and self.epoch is not None and not self.returned
         )
+
+    @property
+    def may_have_run(self) -> bool:
+        """True if it was intended, or the record that says so may be lost."""
+        return self.epoch is not None or self.has_lost_records
 
     @property
     def is_pending(self) -> bool:
@@ -173,6 +181,7 @@ def apply_started(call: Call, event: events.ToolStarted) -> Call:
         epoch=event.epoch,
         returned=False,
         problem=None,
+        has_lost_records=False,
     )
 
 
@@ -197,6 +206,21 @@ def apply_decision(call: Call, event: events.Decision, at: int) -> Call:
     is_same_call = not event.digest or event.digest == params_digest(call.params)
     problem = None if is_same_call else APPROVAL_MISMATCH
     return call.moved(Move.APPROVE, params=params, decision=event, decided_at=at, problem=problem)
+
+
+def apply_loss(call: Call) -> Call:
+    """Return the call, which may have run: no process has its intent, and nobody waits for it."""
+    return call.moved(
+        Move.INTERRUPT,
+        has_lost_records=True,
+        epoch=None,
+        approval_id=None,
+        pending_id=None,
+        kind=None,
+        mail=None,
+        expires_at=None,
+        blocking_epoch=None,
+    )
 
 
 def apply_progress(call: Call, event: events.Progress) -> Call:

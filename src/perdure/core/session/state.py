@@ -27,6 +27,7 @@ from perdure.core.session.usage import Usage, add_request, total_tokens
 
 RunEnd = Literal["completed", "failed", "cancelled"]
 CORRECTION_AUTHOR: Final = "perdure:output"  # `by` of requests to correct an output
+RECOVERY_AUTHOR: Final = "perdure:recovery"  # `by` of messages in the place of lost records
 
 
 class RunWait(Struct, frozen=True, gc=False):
@@ -58,6 +59,7 @@ class Run(Struct, frozen=True, gc=False):
     origin: str = ""  # id of the run that notifications continued, and whose budget it uses
     bounds: tuple[Bound, ...] = ()  # budgets of the runs that launched it
     wait: RunWait | None = None
+    is_incomplete: bool = False  # a call of which the log has lost everything may have run
 
     @property
     def budget_run(self) -> str:
@@ -198,7 +200,7 @@ def _user(state: State, stamped: StampedEvent, event: events.User) -> State:
     elif event.by == BACKGROUND_AUTHOR:  # it continues the work of those who launched the agent
         authors = () if state.run is None else state.run.authors
         run = replace(run, authors=tuple(dict.fromkeys((*authors, *run.authors))))
-    elif event.by is not None and event.by not in run.authors:
+    elif event.by not in (None, RECOVERY_AUTHOR, *run.authors):
         run = replace(run, authors=(*run.authors, event.by))
     if event.mail:
         state = replace(state, children=take_mail(state.children, event.mail))
@@ -487,6 +489,16 @@ def _metadata(state: State, _: StampedEvent, event: events.Metadata) -> State:
     return replace(state, metadata={k: v for k, v in merged.items() if v is not None})
 
 
+def _session_recovery(state: State, _: StampedEvent, event: events.SessionRecovery) -> State:
+    for call_id in event.interrupted:
+        if (call := state.calls.get(call_id)) is not None:
+            state = _put_call(state, calls.apply_loss(call))
+    run = state.run
+    if event.incomplete and run is not None and run.end is None:
+        state = replace(state, run=replace(run, is_incomplete=True))
+    return replace(state, permissions=()) if event.lost else state
+
+
 def _forked(state: State, stamped: StampedEvent, _event: events.Forked) -> State:
     """Return the state of a new fork: a run that was cut off does not belong to it."""
     is_over = state.run is not None and state.run.end is not None
@@ -525,6 +537,7 @@ _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
     events.DelegationComplete: _child_event,
     events.DelegationCleared: _child_event,
     events.MailTaken: _child_event,
+    events.SessionRecovery: _session_recovery,
     events.Forked: _forked,
 }
 

@@ -1,12 +1,10 @@
 """Checks: the results of a health check, each with a level and a remedy."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-import msgspec
-
-from perdure.errors import Corrupt
+from perdure.runtime.transfer.readable import decode_or_none
 
 Level = Literal["ok", "finding", "corrupt"]
 
@@ -42,9 +40,4 @@ def exit_code(checks: list[CheckResult]) -> int:
     return 7 if "corrupt" in levels else 1 if "finding" in levels else 0
 
 
-def decode_or_none(decode: Callable[[bytes], Any], data: Any) -> Any:
-    """Return the decoded data; None if it cannot be read."""
-    try:
-        return decode(data)
-    except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
-        return None
+__all__ = ["MAX_LISTED", "CheckResult", "Checks", "decode_or_none", "exit_code", "fine"]

@@ -1,79 +1,27 @@
-"""Checks of one session in its store, and its rebuilding from the readable events."""
+"""Checks of one session in its store."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Final
-
-import msgspec
 
 from perdure.core.conversation.messages import conversation
 from perdure.core.conversation.repair import repair
-from perdure.core.json_depth import check_readable
-from perdure.core.log import codec, events
-from perdure.core.log.events import StampedEvent
+from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
-from perdure.core.transfer.salvage import salvage
-from perdure.errors import Conflict, Corrupt
 from perdure.runtime.diagnosis.commands import Commands
 from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, decode_or_none
-from perdure.runtime.doctor.children import with_child_events
-from perdure.runtime.transfer.create import SessionNames, create_session, session_from_log
-from perdure.store.base import Gone, Store
-from perdure.store.inspect import StoredRecord, StoreInspector, StreamInspection
+from perdure.runtime.transfer.create import SessionNames
+from perdure.runtime.transfer.readable import ReadableLog, read_readable
+from perdure.store.inspect import StoreInspector, StreamInspection
 
 _REBUILDABLE: Final = frozenset(
     {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_UNREADABLE", "ENTRY_MISSING", "ORPHANED_ENTRY"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ReadableLog:
-    """The readable part of a log."""
-
-    events: tuple[StampedEvent, ...] = ()
-    unreadable: tuple[tuple[int, str], ...] = ()  # seq (0: unknown), reason
-    missing: tuple[int, ...] = ()  # seqs
-
-
-def read_readable(stream: StreamInspection) -> ReadableLog:
-    """Return every event that can be read, in order, and the numbers of the others."""
-    readable: dict[int, StampedEvent] = {}
-    unreadable: list[tuple[int, str]] = []
-    for record in stream.records:
-        reason = record.problem
-        try:
-            if not reason:
-                readable.setdefault(record.seq, _decode(record))
-        except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-            reason = str(error)
-        if reason:
-            unreadable.append((record.seq, reason))
-    seqs = readable.keys() | {seq for seq, _ in unreadable}
-    head = max(stream.head, _recorded_head(stream))
-    missing = tuple(seq for seq in range(1, head + 1) if seq not in seqs)
-    in_order = tuple(readable[seq] for seq in sorted(readable))
-    return ReadableLog(in_order, tuple(unreadable), missing)
-
-
-def _recorded_head(stream: StreamInspection) -> int:
-    """Return how many events the log had by the entry of its session; 0 if it cannot be read."""
-    for kind, _, _, data in stream.entries:
-        if kind == "session":
-            record = decode_or_none(index.decode, data)
-            return 0 if record is None else record.head
-    return 0
-
-
-def _decode(record: StoredRecord) -> StampedEvent:
-    check_readable(record.data)
-    msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
-    return StampedEvent(record.seq, record.at, codec.decode(record.type, record.data))
 
 
 def find_stream(inspector: StoreInspector, tenant: str, session_id: str) -> StreamInspection | None:
@@ -274,46 +222,3 @@ def _runs(numbers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
             first = number
         last = number
     yield first, last
-
-
-@dataclass(frozen=True, slots=True)
-class RebuiltSession:
-    """A session that was rebuilt, and the file that keeps the original."""
-
-    session_id: str
-    tenant: str
-    events: int
-    lost: int
-    original: Path
-
-
-async def rebuild_session(
-    store: Store, inspector: StoreInspector, checkup: SessionCheckup
-) -> RebuiltSession:
-    """Save the original in a file, then create the session again under its name, in one commit.
-
-    Raises Conflict BEING_RESUMED while a process drives it: its log is still changing.
-    """
-    tenant, session_id, *_ = checkup.names
-    if checkup.is_held:
-        raise Conflict(
-            f"session {session_id!r} is driven by {checkup.stream.holder}",
-            code="BEING_RESUMED",
-            hint="stop the workers first",
-        )
-    lost = len(checkup.log.unreadable) + len(checkup.log.missing)
-    issues = [
-        {"type": check.code, "details": check.text}
-        for check in checkup.checks()
-        if check.level == "corrupt"
-    ]
-    now = store.now()
-    log = salvage(checkup.log.events, issues, now)
-    log = await with_child_events(store, tenant, log, now)
-    session = session_from_log(checkup.names, log, now)
-    original = inspector.save_original(checkup.stream.stream)
-    try:
-        await create_session(store, replace(session, replaces=checkup.stream.stream))
-    except Gone:  # deleted meanwhile: nothing to create
-        return RebuiltSession(session_id, tenant, 0, lost, original)
-    return RebuiltSession(session_id, tenant, len(log), lost, original)

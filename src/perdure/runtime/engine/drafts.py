@@ -27,7 +27,12 @@ from perdure.runtime.engine.in_flight import (
     ToolReturned,
 )
 from perdure.runtime.engine.summaries import SummaryProblems, is_recorded, may_continue
-from perdure.runtime.engine.verdicts import CheckedArguments, approval_verdict, recheck
+from perdure.runtime.engine.verdicts import (
+    CheckedArguments,
+    approval_verdict,
+    is_perhaps_gated,
+    recheck,
+)
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.ids import secret_id
 
@@ -113,6 +118,8 @@ def _draft_interrupted(drive: LeasedWriter, calls: tuple[Call, ...], now: int) -
     for call in calls:
         tool = drive.agent.tool(call.tool)
         policy = "tell" if tool is None else tool.crash_policy
+        if tool is not None and call.has_lost_records:
+            policy = "ask" if policy == "ask" or is_perhaps_gated(drive, tool, call) else "tell"
         interrupted.append((call, policy, approval_verdict(drive, tool, dict(call.params))))
     return turns.record_interrupted(drive.log.state, _scope(drive), interrupted, now)
 

@@ -95,6 +95,16 @@ async def _is_gated(
     return await is_approval_required(tool, tool_context(drive, state, call=call, args=args))
 
 
+def is_perhaps_gated(drive: LeasedWriter, tool: Tool[..., Any], call: Call) -> bool:
+    """Return True if a call whose records were lost may be asked about: it may have been gated."""
+    if not drive.resources.is_tracked or tool.kind in ("question", "timer"):
+        return False
+    judgment = drive.agent.permissions.judge({tool.name, call.tool}, dict(call.params))
+    if judgment is not None:
+        return judgment[0] == "ask"
+    return tool.requires_approval is not False
+
+
 def _wait_verdict(drive: LeasedWriter, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
     ids = (secret_id("p"), secret_id("e"))
     if tool.kind == "timer":

@@ -1,8 +1,10 @@
 """Creation of sessions from an existing log, in one commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from perdure.core.driver.effects import Park
 from perdure.core.driver.plan import DriveView, plan
@@ -25,7 +27,7 @@ from perdure.runtime.records.entries import (
     session_put,
 )
 from perdure.runtime.records.log import as_record
-from perdure.store.base import Gone, Put, Record, Store, Write
+from perdure.store.base import Entry, Gone, Put, Record, Store, Write
 
 
 class SessionNames(NamedTuple):
@@ -48,6 +50,7 @@ class NewSession:
     wake: int | None = None
     epoch: int = 0
     replaces: str | None = None  # the stream that the same commit erases
+    kept: Sequence[Entry] = ()  # entries of that stream that the session keeps
 
 
 def session_record(names: SessionNames, log: Sequence[StampedEvent], state: State) -> SessionRecord:
@@ -75,8 +78,16 @@ def session_record(names: SessionNames, log: Sequence[StampedEvent], state: Stat
     )
 
 
-def session_from_log(names: SessionNames, log: Sequence[StampedEvent], now: int) -> NewSession:
-    """Return the session of a log, with its open calls, due if its driver has something to do."""
+def session_from_log(
+    names: SessionNames,
+    log: Sequence[StampedEvent],
+    now: int,
+    entries: Iterable[PendingRecord] = (),
+) -> NewSession:
+    """Return the session of a log, with its open calls, due if its driver has something to do.
+
+    `entries` are the records of its calls as far as they are known; the log counts.
+    """
     state = fold(log)
     # Above every epoch of the log: no driver here may mistake an old driver's call for its own.
     with_epoch = (events.ToolStarted, events.Pending)
@@ -85,13 +96,29 @@ def session_from_log(names: SessionNames, log: Sequence[StampedEvent], now: int)
     epoch = max(epochs, default=0)
     effect = plan(state, DriveView(epoch=epoch + 1), now)
     tenant, session_id, agent, _ = names
+    records = {record.id: record for record in entries}
+    calls = open_records(log, session_id, tenant, agent)
     return NewSession(
         session_record(names, log, state),
         log,
         [as_record(item.event, item.at) for item in log],
-        open_records(log, session_id, tenant, agent),
+        [_complete_record(call, records.get(call.id)) for call in calls],
         effect.due if isinstance(effect, Park) else now,
         epoch,
+    )
+
+
+def _complete_record(record: PendingRecord, entry: PendingRecord | None) -> PendingRecord:
+    """Add the fields that only the entry of a call has."""
+    if entry is None:
+        return record
+    return msgspec.structs.replace(
+        record,
+        on_expire=entry.on_expire,
+        late=entry.late,
+        progress=entry.progress,
+        ancestry=entry.ancestry,
+        hooks=entry.hooks,
     )
 
 
@@ -110,6 +137,7 @@ async def create_session(store: Store, session: NewSession) -> SessionEntry:
         calls = [pending_put(call, 0, stream) for call in session.calls]
         try:
             puts = [entry, *calls, *_keys(session.log, stream), *_children(session, stream)]
+            puts += _kept_puts(session, stream, puts)
             await store.commit(_writes(session, stream), puts)
         except Gone as error:
             if error.stream == session.replaces:
@@ -129,6 +157,20 @@ def _writes(session: NewSession, stream: str) -> list[Write]:
     )
     old = session.replaces
     return [write] if old is None else [Write(old, erase=True), write]
+
+
+def _kept_puts(session: NewSession, stream: str, puts: Sequence[Put]) -> list[Put]:
+    """Return the puts of entries that move to the new stream; some have its name in their key."""
+    written = {(put.kind, put.key) for put in puts}
+    kept: list[Put] = []
+    for entry in session.kept:
+        key = entry.key
+        if key == entry.stream or key.startswith(f"{entry.stream}|"):
+            key = stream + key.removeprefix(entry.stream)
+        if (entry.kind, key) not in written:
+            place = (entry.listing, entry.at)
+            kept.append(Put(entry.kind, key, 0, stream, entry.state, entry.due, entry.data, *place))
+    return kept
 
 
 def _children(session: NewSession, stream: str) -> list[Put]:

@@ -11,6 +11,7 @@ from perdure.core.log import codec, events
 from perdure.core.log.events import Content
 from perdure.core.log.redaction import redact_event_data
 from perdure.core.pending import record as pending
+from perdure.core.pending.record import PendingRecord
 from perdure.core.session import queues
 from perdure.errors import Corrupt
 from perdure.runtime.records.content import read_bytes
@@ -22,7 +23,7 @@ from perdure.store.base import NoStream, Record, Store
 
 FORMAT: Final = 1
 _PAGE: Final = 500
-_LOST: Final = Corrupt("the log is empty")
+_LOST: Final = Corrupt("the log ends before it")
 
 
 async def export_lines(
@@ -30,6 +31,8 @@ async def export_lines(
 ) -> AsyncIterator[bytes]:
     """Yield the lines of one session. Raises Corrupt after all that can be read.
 
+    The end line of a damaged session names the events that are lost: its import applies the rule
+    of salvage to its calls.
     Without its secrets an export is for reading: an import refuses it.
     """
     checksum = SessionChecksum()
@@ -43,29 +46,29 @@ async def _session_lines(
     session = entry.record
     names = SessionNames(session.tenant, session.id, session.agent, session.queue)
     yield first_line(names, session.parent)
-    export = EventLines(session.id, secrets)
-    try:
-        async for record in _records(store, entry.stream):
+    export, damage = EventLines(session.id, secrets), list[Corrupt]()
+    head = await _head(store, entry)  # once: another process may append to it
+    async for record in _records(store, entry.stream, head, damage):
+        try:
             event = decode_event(record)
             await _check_blobs(store, record, event)
+        except Corrupt as error:
+            damage.append(error)
+        else:
             yield export.event_line(record, event)
-    except Corrupt:
-        yield export.end_line()  # everything before the damage is complete
-        raise
-    damage: Corrupt | None = None
     async for call_entry in open_calls(store, entry.stream):
         try:
             call = pending.decode(call_entry.data)
         except Corrupt as error:  # an import creates it again from the events
-            damage = Corrupt(f"pending call {call_entry.key}: {error.message}")
+            damage.append(Corrupt(f"pending call {call_entry.key}: {error.message}"))
             continue
         is_redacted = bool(call.redact) and not secrets
-        yield _line(pending=call.redacted if is_redacted else msgspec.Raw(call_entry.data))
+        yield pending_line(call.redacted if is_redacted else msgspec.Raw(call_entry.data))
     for digest in export.blobs:
         yield blob_line(digest, await read_bytes(store, digest))
-    yield export.end_line()
-    if damage is not None:
-        raise damage
+    yield export.end_line(head)
+    if damage:
+        raise damage[0]
 
 
 def first_line(names: SessionNames, parent: str | None = None) -> bytes:
@@ -85,7 +88,7 @@ class EventLines:
 
     def __init__(self, session_id: str, secrets: bool) -> None:
         self.blobs: dict[str, None] = {}
-        self.seq = 0
+        self._seqs: list[int] = []
         self._session_id = session_id
         self._secrets = secrets
         self._redacted = 0
@@ -95,13 +98,16 @@ class EventLines:
         data = record.data if self._secrets else _redact(record)
         self._redacted += data is not record.data
         self.blobs |= dict.fromkeys(event_blobs(event))
-        self.seq = record.seq
+        self._seqs.append(record.seq)
         return _line(seq=record.seq, type=record.type, timestamp=record.at, data=_single_line(data))
 
-    def end_line(self) -> bytes:
-        """Return the line that completes the session."""
+    def end_line(self, head: int) -> bytes:
+        """Return the line that completes the session, with the seqs up to `head` that it lacks."""
         redacted = {"redacted": self._redacted} if self._redacted else {}
-        return _line(end=self._session_id, events=self.seq, **redacted)
+        seqs = set(self._seqs)
+        lost = [seq for seq in range(1, head + 1) if seq not in seqs]
+        damaged = {"lost": lost} if lost else {}
+        return _line(end=self._session_id, events=len(self._seqs), **redacted, **damaged)
 
 
 async def _check_blobs(store: Store, record: Record, event: events.Event) -> None:
@@ -111,6 +117,11 @@ async def _check_blobs(store: Store, record: Record, event: events.Event) -> Non
             await read_bytes(store, digest)
         except (Corrupt, NoStream) as error:
             raise unreadable_record(record, error) from error
+
+
+def pending_line(record: PendingRecord | msgspec.Raw) -> bytes:
+    """Return the line of an open call."""
+    return _line(pending=record)
 
 
 def blob_line(digest: str, data: bytes) -> bytes:
@@ -131,25 +142,33 @@ def event_blobs(event: events.Event) -> Iterable[str]:
                 yield part["blob"]
 
 
-async def _records(store: Store, stream: str) -> AsyncIterator[Record]:
-    """Yield every record; if one is damaged, all before it."""
+async def _records(
+    store: Store, stream: str, head: int, damage: list[Corrupt]
+) -> AsyncIterator[Record]:
+    """Yield every record that can be read, and add why others cannot."""
     after, limit = 0, _PAGE
-    while True:
+    while after < head:
+        damaged = Record("", b"", seq=after + 1, stream=stream)
         try:
-            page = await store.read(stream, after, limit)
+            records = (await store.read(stream, after, limit)).records
         except Corrupt as error:
             if limit == 1:
-                damaged = Record("", b"", seq=after + 1, stream=stream)
-                raise unreadable_record(damaged, error) from error
-            limit = 1
+                damage.append(unreadable_record(damaged, error))
+                after, limit = after + 1, _PAGE
+            else:
+                limit = 1  # everything up to the damaged record, one by one
             continue
-        for record in page.records:
-            yield record
-        if not page.records:
-            if not after:
-                raise unreadable_record(Record("", b"", seq=1, stream=stream), _LOST)
+        if not records:
+            damage.append(unreadable_record(damaged, _LOST))
             return
-        after = page.records[-1].seq
+        for record in records:
+            yield record
+        after = records[-1].seq
+
+
+async def _head(store: Store, entry: SessionEntry) -> int:
+    """Return how many records the session has had: its entry knows of some that were lost."""
+    return max((await store.read(entry.stream, 0, 0)).head, entry.record.head, 1)
 
 
 def decode_event(record: Record) -> events.Event:

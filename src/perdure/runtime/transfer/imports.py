@@ -20,11 +20,17 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import queues
 from perdure.core.session.naming import check_id, check_tenant
+from perdure.core.transfer.salvage import Remains, SalvagedCall, SalvagedLog, salvage
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.records.content import content_digest, store_bytes
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.checksum import changed_sessions, plain_line
-from perdure.runtime.transfer.create import SessionNames, create_session, session_from_log
+from perdure.runtime.transfer.create import (
+    NewSession,
+    SessionNames,
+    create_session,
+    session_from_log,
+)
 from perdure.runtime.transfer.exports import FORMAT, event_blobs
 from perdure.store.base import HeadMoved, Record, Store, VersionMoved
 
@@ -47,6 +53,7 @@ class _ArchiveLine(msgspec.Struct, forbid_unknown_fields=True):
     end: str | None = None
     events: int = 0
     redacted: int = 0
+    lost: list[int] = msgspec.field(default_factory=list)  # seqs that a damaged session lacks
     checksum: str | None = None
 
 
@@ -63,6 +70,7 @@ class _ArchivedSession:
     records: list[Record] = field(default_factory=list)
     is_complete: bool = False
     redacted: int = 0  # events without their secrets
+    lost: list[int] = field(default_factory=list)  # seqs, if it was damaged when it was exported
 
     @property
     def ref(self) -> SessionRef:
@@ -86,6 +94,9 @@ class ImportedSession:
     tenant: str
     events: int
     pending: int
+    lost: int = 0  # records, if it was damaged when it was exported
+    calls: tuple[SalvagedCall, ...] = ()  # of a damaged session, and how they continue
+    is_incomplete: bool = False  # its run fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +224,16 @@ def _add_line(
 
 
 def _end_session(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
+    seqs = {stamped.seq for stamped in bundle.log}
+    gaps = set(range(1, max(seqs, default=0) + 1)) - seqs
+    if wrong := (gaps - set(line.lost)) | (seqs & set(line.lost)):
+        raise _invalid(f"event {min(wrong)} of session {line.end!r} is missing")
     if line.end != bundle.session_id or line.events != len(bundle.log):
         raise _invalid(
             f"{line.events} events of session {line.end!r} end here, and there are "
             f"{len(bundle.log)} of {bundle.session_id!r}"
         )
-    bundle.is_complete, bundle.redacted = True, line.redacted
+    bundle.is_complete, bundle.redacted, bundle.lost = True, line.redacted, line.lost
 
 
 def _add_session(archive: _Archive, line: _ArchiveLine) -> _ArchivedSession:
@@ -238,8 +253,8 @@ def _add_session(archive: _Archive, line: _ArchiveLine) -> _ArchivedSession:
 def _add_event(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
     if line.type is None or line.timestamp is None or line.seq is None:
         raise _invalid("neither a session nor an event")
-    if line.seq != len(bundle.log) + 1:
-        raise _invalid(f"event {line.seq} instead of event {len(bundle.log) + 1}")
+    if bundle.log and line.seq <= bundle.log[-1].seq:
+        raise _invalid(f"event {line.seq} after event {bundle.log[-1].seq}")
     data = bytes(line.data)
     msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     event = codec.decode(line.type, data)
@@ -282,31 +297,34 @@ def _orphans(archive: _Archive) -> Iterator[PendingRecord]:
 async def _create(
     store: Store, bundle: _ArchivedSession, entries: Mapping[str, PendingRecord]
 ) -> ImportedSession:
-    if not bundle.log:
+    if not bundle.log and not bundle.lost:
         raise _invalid(f"session {bundle.session_id!r} has no events")
-    names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
-    session = await to_thread.run_sync(session_from_log, names, bundle.log, store.now())
-    calls = [_complete_record(record, entries.get(record.id)) for record in session.calls]
-    record = replace(session.record, parent=bundle.parent)
-    session = dataclasses.replace(session, record=record, records=bundle.records, calls=calls)
+    session, salvaged = await to_thread.run_sync(_new_session, bundle, entries, store.now())
     try:
         await create_session(store, session)
     except (HeadMoved, VersionMoved) as error:
         raise _exists(bundle) from error
-    return ImportedSession(bundle.session_id, bundle.tenant, len(bundle.log), len(calls))
+    names = (bundle.session_id, bundle.tenant, len(session.log), len(session.calls))
+    return ImportedSession(*names, len(bundle.lost), salvaged.calls, salvaged.is_incomplete)
 
 
-def _complete_record(record: PendingRecord, entry: PendingRecord | None) -> PendingRecord:
-    """Add the fields that only the entry of a call has."""
-    if entry is None:
-        return record
-    return replace(
-        record,
-        on_expire=entry.on_expire,
-        late=entry.late,
-        progress=entry.progress,
-        ancestry=entry.ancestry,
-    )
+def _new_session(
+    bundle: _ArchivedSession, entries: Mapping[str, PendingRecord], now: int
+) -> tuple[NewSession, SalvagedLog]:
+    """Return the session to create, and how a damaged one continues."""
+    names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
+    # The receivers of webhooks are not in the file.
+    records = [replace(record, hooks=()) for record in entries.values()]
+    own = [record for record in records if (record.tenant, record.session_id) == names[:2]]
+    salvaged = SalvagedLog(bundle.log)
+    if bundle.lost:
+        issue = {"type": "EVENTS_MISSING", "details": "it was damaged when it was exported"}
+        salvaged = salvage(Remains(bundle.log, bundle.lost, own), [issue], now)
+    session = session_from_log(names, salvaged.events, now, own)
+    if not bundle.lost:
+        session = dataclasses.replace(session, records=bundle.records)
+    record = replace(session.record, parent=bundle.parent)
+    return dataclasses.replace(session, record=record), salvaged
 
 
 def _exists(bundle: _ArchivedSession) -> Conflict:

@@ -1,22 +1,20 @@
 """Export of the sessions of a damaged database, from what an inspector can still read."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from perdure.core.log.events import Event
-from perdure.core.session.naming import decode, parse_session_stream, parse_stream_kind
+from perdure.core.session.naming import parse_session_stream, parse_stream_kind
 from perdure.core.session.queues import DEFAULT
-from perdure.errors import Corrupt
 from perdure.runtime.records.content import content_digest
 from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.transfer.exports import (
     EventLines,
     blob_line,
-    decode_event,
     event_blobs,
     first_line,
+    pending_line,
 )
+from perdure.runtime.transfer.readable import read_readable, read_remains, session_record_of
 from perdure.store.base import Record
 from perdure.store.inspect import StoreInspector, StreamInspection
 
@@ -24,9 +22,9 @@ from perdure.store.inspect import StoreInspector, StreamInspection
 def salvaged_session(
     inspector: StoreInspector, stream: str, *, secrets: bool = False
 ) -> Iterator[bytes]:
-    """Yield the lines of a session up to its first event that is missing or cannot be read.
+    """Yield the lines of everything of a session that can be read.
 
-    An event whose file cannot be read counts as one of these: an import would refuse it.
+    An event whose file cannot be read counts as lost: an import would refuse it.
     """
     return map(SessionChecksum().add, _session_lines(inspector, stream, secrets=secrets))
 
@@ -38,43 +36,34 @@ def _session_lines(inspector: StoreInspector, stream: str, *, secrets: bool) -> 
     tenant, session_id = names
     yield first_line(SessionNames(tenant, session_id, *_agent_and_queue(inspection)))
     lines, files = EventLines(session_id, secrets), dict[str, bytes]()
-    for record, event in _readable(inspection):
-        for digest in event_blobs(event):
-            data = files.get(digest) or _read_file(inspector, digest)
-            if data is None:
-                break
-            files[digest] = data
-        else:
-            yield lines.event_line(record, event)
-            continue
-        break
+    readable = read_readable(inspection)
+    stored = {record.seq: record for record in inspection.records}
+    for stamped in readable.events:
+        blobs = list(event_blobs(stamped.event))
+        files |= {
+            digest: data
+            for digest in blobs
+            if digest not in files and (data := _read_file(inspector, digest)) is not None
+        }
+        if all(digest in files for digest in blobs):
+            record = stored[stamped.seq]
+            event_record = Record(record.type, record.data, record.at, stamped.seq, stream=stream)
+            yield lines.event_line(event_record, stamped.event)
+    for call in read_remains(inspection, readable).calls:
+        if call.is_open:
+            yield pending_line(call if secrets else call.redacted)
     for digest in lines.blobs:
         yield blob_line(digest, files[digest])
-    yield lines.end_line()
+    heads = [inspection.head, *readable.lost, *(item.seq for item in readable.events), 1]
+    yield lines.end_line(max(heads))
 
 
 def _agent_and_queue(inspection: StreamInspection) -> tuple[str, str]:
     """Return the agent and queue from the stream's row, or else from the session's entry."""
     if inspection.kind:
         return parse_stream_kind(inspection.kind)
-    for kind, _, _, data in inspection.entries:
-        if kind == "session":
-            with suppress(Corrupt):
-                record = decode(data)
-                return record.agent, record.queue
-    return "unknown", DEFAULT
-
-
-def _readable(inspection: StreamInspection) -> Iterator[tuple[Record, Event]]:
-    for seq, stored in enumerate(inspection.records, 1):
-        if stored.problem or stored.seq != seq:
-            return
-        record = Record(stored.type, stored.data, stored.at, seq, stream=inspection.stream)
-        try:
-            event = decode_event(record)
-        except Corrupt:
-            return
-        yield record, event
+    session = session_record_of(inspection)
+    return ("unknown", DEFAULT) if session is None else (session.agent, session.queue)
 
 
 def _read_file(inspector: StoreInspector, digest: str) -> bytes | None:

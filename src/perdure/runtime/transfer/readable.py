@@ -1,0 +1,95 @@
+"""The readable part of a damaged session, as an inspector finds it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from perdure.core.json_depth import check_readable
+from perdure.core.log import codec
+from perdure.core.log.events import StampedEvent
+from perdure.core.pending import record as pending
+from perdure.core.pending.record import PendingRecord
+from perdure.core.session import child_tasks
+from perdure.core.session import naming as index
+from perdure.core.session.child_tasks import TASK, ChildTask
+from perdure.core.session.naming import SessionRecord
+from perdure.core.transfer.salvage import Remains
+from perdure.errors import Corrupt
+from perdure.store.inspect import StoredRecord, StreamInspection
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableLog:
+    """The readable part of a log."""
+
+    events: tuple[StampedEvent, ...] = ()
+    unreadable: tuple[tuple[int, str], ...] = ()  # seq (0: unknown), reason
+    missing: tuple[int, ...] = ()  # seqs
+
+    @property
+    def lost(self) -> list[int]:
+        """The seqs of lost records; one of an unknown place may have been the last."""
+        lost = {seq for seq, _ in self.unreadable if seq} | set(self.missing)
+        unknown = sum(seq == 0 for seq, _ in self.unreadable)
+        if unknown > len(self.missing):
+            lost.add(max([*lost, *(item.seq for item in self.events)], default=0) + 1)
+        return sorted(lost)
+
+
+def read_readable(stream: StreamInspection) -> ReadableLog:
+    """Return every event that can be read, in order, and the numbers of the others."""
+    readable: dict[int, StampedEvent] = {}
+    unreadable: list[tuple[int, str]] = []
+    for record in stream.records:
+        reason = record.problem
+        try:
+            if not reason:
+                readable.setdefault(record.seq, _decode(record))
+        except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+            reason = str(error)
+        if reason:
+            unreadable.append((record.seq, reason))
+    seqs = readable.keys() | {seq for seq, _ in unreadable}
+    session = session_record_of(stream)
+    head = max(stream.head, 0 if session is None else session.head)
+    missing = tuple(seq for seq in range(1, head + 1) if seq not in seqs)
+    in_order = tuple(readable[seq] for seq in sorted(readable))
+    return ReadableLog(in_order, tuple(unreadable), missing)
+
+
+def _decode(record: StoredRecord) -> StampedEvent:
+    check_readable(record.data)
+    msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
+    return StampedEvent(record.seq, record.at, codec.decode(record.type, record.data))
+
+
+def read_remains(stream: StreamInspection, log: ReadableLog) -> Remains:
+    """Return everything of a session that can be read: its log and its entries."""
+    session = session_record_of(stream)
+    calls: list[PendingRecord] = _entries(stream, "pending", pending.decode)
+    tasks: list[ChildTask] = _entries(stream, TASK, child_tasks.decode_task)
+    own = "" if session is None else session.background
+    launched = [task for task in tasks if task.id != own]
+    return Remains(log.events, log.lost, calls, launched, session)
+
+
+def session_record_of(stream: StreamInspection) -> SessionRecord | None:
+    """Return the record of the session's entry, if it can be read."""
+    records: list[SessionRecord] = _entries(stream, "session", index.decode)
+    return records[0] if records else None
+
+
+def _entries(stream: StreamInspection, kind: str, decode: Callable[[bytes], Any]) -> list[Any]:
+    entries = [data for entry_kind, _, _, data in stream.entries if entry_kind == kind]
+    records = (decode_or_none(decode, data) for data in entries)
+    return [record for record in records if record is not None]
+
+
+def decode_or_none(decode: Callable[[bytes], Any], data: Any) -> Any:
+    """Return the decoded data; None if it cannot be read."""
+    try:
+        return decode(data)
+    except (Corrupt, msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        return None
