@@ -1,90 +1,522 @@
-"""Random damage of a SQLite file and its log, the same for the same seed."""
+"""Kinds of damage to the rows and the file of a store, as data: a name, a group, and the changes.
+
+Each kind is for one session `v` beside another one `w`, as `damage_shop` creates them: `pay` ran in
+the first turn, and `refund` waits for an approval in the second one. Their log is `LOG`. Statements
+name their streams as `{v}` and `{w}` (numbers), `{v_id}` and `{w_id}` (names), and the keys of their
+entries as `{v_key}` and `{w_key}`.
+"""
 
 import random
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-PAGE = 8192
+from perdure.core.session.naming import session_key, session_stream
 
+LOG = (
+    *("user", "agent_start", "assistant", "tool_call", "tool_started", "tool_result"),
+    *("assistant", "tool_call", "pending"),
+)
 
-def damage_file(path: Path, seed: int) -> str:
-    """Damage a database or its write-ahead log, and return a description."""
-    dice = random.Random(seed)  # noqa: S311 - must be repeatable
-    wal = Path(f"{path}-wal")
-    kinds: list[Callable[[Path, random.Random], str]] = [
-        _flip_bits,
-        _random_bytes,
-        _garbage_page,
-        _zero_page,
-        _swap_pages,
-        _truncate,
-    ]
-    if dice.random() < 0.25:
-        return _damage_log(wal, dice)
-    wal.unlink()
-    return dice.choice(kinds)(path, dice)
+Group = Literal["content", "events", "entries", "stream", "swapped", "pages"]
+WayOut = Literal["none", "fix", "copy"]  # no damage; `doctor --fix`; a backup, or export and import
+FileDamage = Callable[[Path], None]
+Execute = Callable[[str], Awaitable[object]]
 
 
-def _damage_log(wal: Path, dice: random.Random) -> str:
-    kind = dice.choice(["lost", "cut", "flipped", "zeroed"])
-    size = wal.stat().st_size
-    if kind == "lost":
-        wal.unlink()
-        return "log lost"
-    if kind == "cut":
-        length = dice.randrange(size)
-        with wal.open("r+b") as file:
-            file.truncate(length)
-        return f"log cut to {length}"
-    if kind == "flipped":
-        return f"log: {_flip_bits(wal, dice)}"
-    return f"log: {_write(wal, dice.randrange(size), bytes(4096), size)}"
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One kind of damage; statements of a store that cannot have it are None."""
+
+    name: str
+    group: Group
+    codes: frozenset[str]  # that doctor reports about `v`, on SQLite
+    sqlite: Sequence[str] | None = None
+    postgres: Sequence[str] | None = None
+    file: FileDamage | None = None
+    way_out: WayOut = "fix"
+    postgres_codes: frozenset[str] | None = None  # where they are others
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-")
+
+    def to_sqlite(self, path: Path, session: str = "v", other: str = "w") -> None:
+        """Damage a SQLite file that no process has open."""
+        if self.file is not None:
+            self.file(path)
+            return
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for statement in self.sqlite or ():
+                connection.execute(statement.format(**_names(session, other)))
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    async def to_postgres(self, execute: Execute, session: str = "v", other: str = "w") -> None:
+        """Damage rows of a PostgreSQL store by a function that executes a statement."""
+        for statement in self.postgres or ():
+            await execute(statement.format(**_names(session, other)))
 
 
-def _flip_bits(path: Path, dice: random.Random) -> str:
-    data = bytearray(path.read_bytes())
-    offsets = [dice.randrange(len(data)) for _ in range(dice.choice([1, 1, 2, 8, 16]))]
-    for offset in offsets:
-        data[offset] ^= 1 << dice.randrange(8)
-    path.write_bytes(data)
-    return f"bits flipped at {offsets}"
+def _names(session: str, other: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for name, session_id in (("v", session), ("w", other)):
+        stream = session_stream("", session_id)
+        names[name] = f"(SELECT sid FROM stream WHERE id = '{stream}')"
+        names[f"{name}_id"] = stream
+        names[f"{name}_key"] = session_key("", session_id)
+    return names
 
 
-def _random_bytes(path: Path, dice: random.Random) -> str:
-    size, length = path.stat().st_size, dice.choice([16, 512, 4096])
-    return _write(path, dice.randrange(size // 512) * 512, dice.randbytes(length), size)
+def _codes(*codes: str) -> frozenset[str]:
+    return frozenset(codes)
 
 
-def _garbage_page(path: Path, dice: random.Random) -> str:
-    size = path.stat().st_size
-    return _write(path, dice.randrange(size // PAGE) * PAGE, dice.randbytes(PAGE), size)
+def _both(
+    name: str, group: Group, codes: frozenset[str], *statements: str, **options: Any
+) -> Damage:
+    """Return damage by statements that SQLite and PostgreSQL have in common."""
+    return Damage(name, group, codes, statements, statements, **options)
 
 
-def _zero_page(path: Path, dice: random.Random) -> str:
-    size = path.stat().st_size
-    return _write(path, dice.randrange(size // PAGE) * PAGE, bytes(PAGE), size)
+def _sqlite(
+    name: str, group: Group, codes: frozenset[str], *statements: str, **options: Any
+) -> Damage:
+    return Damage(name, group, codes, statements, **options)
 
 
-def _swap_pages(path: Path, dice: random.Random) -> str:
-    """Write a page to the place of another one, as a failing disk does."""
-    data = bytearray(path.read_bytes())
-    pages = len(data) // PAGE
-    source, target = dice.randrange(1, pages), dice.randrange(1, pages)
-    data[target * PAGE : (target + 1) * PAGE] = data[source * PAGE : (source + 1) * PAGE]
-    path.write_bytes(data)
-    return f"page {source + 1} copied over page {target + 1}"
+def _postgres(name: str, group: Group, codes: frozenset[str], *statements: str) -> Damage:
+    return Damage(name, group, codes, postgres=statements, postgres_codes=codes)
 
 
-def _truncate(path: Path, dice: random.Random) -> str:
-    size = path.stat().st_size
-    length = dice.choice([0, 1, 50, dice.randrange(size), dice.randrange(size // PAGE) * PAGE])
-    with path.open("r+b") as file:
-        file.truncate(length)
-    return f"truncated to {length}"
+# --- the file ---------------------------------------------------------------------------------
 
 
-def _write(path: Path, offset: int, data: bytes, size: int) -> str:
+def page_of(path: Path, name: str) -> tuple[int, int]:
+    """Return the offset and size of the fullest leaf of a table or index."""
+    sql = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY ncell DESC"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = connection.execute(sql, (name,)).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return (page - 1) * size, size
+
+
+def _overwrite(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
-        file.write(data[: size - offset])
-    return f"{len(data)} bytes overwritten at {offset}"
+        file.write(data)
+
+
+def _zero_page(name: str) -> FileDamage:
+    def damage(path: Path) -> None:
+        offset, size = page_of(path, name)
+        _overwrite(path, offset, bytes(size))
+
+    return damage
+
+
+def _random_in_index(path: Path) -> None:
+    """Overwrite bytes between the cells of an index: nobody reads them."""
+    offset, _ = page_of(path, "entry_state")
+    _overwrite(path, offset + 1000, random.Random(7).randbytes(200))  # noqa: S311
+
+
+def _cut_last_page(path: Path) -> None:
+    _, size = page_of(path, "stream")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - size)
+
+
+def _cut_half(path: Path) -> None:
+    page_of(path, "stream")  # which empties the write-ahead log
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def _header(path: Path) -> None:
+    page_of(path, "stream")
+    _overwrite(path, 0, b"nothing of ours!")
+
+
+def _empty(path: Path) -> None:
+    page_of(path, "stream")
+    path.write_bytes(b"")
+
+
+def _random_wal(path: Path) -> None:
+    page_of(path, "stream")
+    Path(f"{path}-wal").write_bytes(random.Random(7).randbytes(9000))  # noqa: S311
+
+
+# --- the kinds ----------------------------------------------------------------------------------
+
+_EVENT = _codes("EVENT_UNREADABLE")
+_LOST = _codes("EVENTS_MISSING")
+_ENTRY = _codes("ENTRY_UNREADABLE")
+_NO_ENTRY = _codes("ENTRY_MISSING")
+_STREAM = _codes("STREAM_DAMAGED")
+_NO_STREAM = _codes("STREAM_MISSING")
+_FILE = _codes("DATABASE_DAMAGED")
+_NOTHING = _codes()
+
+_OF_V = "WHERE sid = {v}"
+_LAST = "(SELECT max(seq) FROM record WHERE sid = {v})"
+_SESSION_ENTRY = "WHERE kind = 'session' AND key = '{v_key}'"
+_PENDING_ENTRY = f"{_OF_V} AND kind = 'pending'"
+
+
+def _replaced(old: str, new: str) -> str:
+    return f"CAST(replace(CAST(data AS TEXT), '{old}', '{new}') AS BLOB)"
+
+
+CONTENT = (
+    Damage(
+        "content of the open call",
+        "content",
+        _EVENT,
+        (f"UPDATE record SET data = x'00ff' {_OF_V} AND type = 'pending'",),
+        (rf"UPDATE record SET data = '\x00ff' {_OF_V} AND type = 'pending'",),
+    ),
+    Damage(
+        "content of a result",
+        "content",
+        _EVENT,
+        (f"UPDATE record SET data = x'7b' {_OF_V} AND type = 'tool_result'",),
+        (rf"UPDATE record SET data = '\x7b' {_OF_V} AND type = 'tool_result'",),
+    ),
+    Damage(
+        "content of an intent",
+        "content",
+        _EVENT,
+        (f"UPDATE record SET data = x'7b' {_OF_V} AND type = 'tool_started'",),
+        (rf"UPDATE record SET data = '\x7b' {_OF_V} AND type = 'tool_started'",),
+    ),
+    _sqlite(
+        "arguments of a call",
+        "content",
+        _EVENT,
+        f"UPDATE record SET data = {_replaced('cents', 'cantz')} {_OF_V} AND type = 'tool_call'",
+    ),
+    _sqlite(
+        "checksum of an event",
+        "content",
+        _EVENT,
+        f"UPDATE record SET crc = crc + 1 {_OF_V} AND type = 'tool_result'",
+    ),
+    _sqlite(
+        "checksum of the open call",
+        "content",
+        _EVENT,
+        f"UPDATE record SET crc = crc + 1 {_OF_V} AND type = 'pending'",
+    ),
+    _sqlite(
+        "checksums lost",
+        "content",
+        _NOTHING,
+        f"UPDATE record SET crc = NULL {_OF_V} AND type = 'pending'",
+        way_out="none",
+    ),
+    _both(
+        "type of an event",
+        "content",
+        _EVENT,
+        f"UPDATE record SET type = 'nonsense' {_OF_V} AND type = 'tool_result'",
+        way_out="fix",
+    ),
+    _sqlite(
+        "type of an event of another one",
+        "content",
+        _EVENT,
+        f"UPDATE record SET type = 'user' {_OF_V} AND type = 'pending'",
+    ),
+    _sqlite(
+        "type that is not text",
+        "content",
+        _EVENT,
+        f"UPDATE record SET type = x'ff00' {_OF_V} AND type = 'agent_start'",
+    ),
+    _sqlite(
+        "instant of an event",
+        "content",
+        _EVENT,
+        f"UPDATE record SET at = at + 1 {_OF_V} AND type = 'tool_started'",
+    ),
+    _sqlite(
+        "instant that is not a number",
+        "content",
+        _EVENT,
+        f"UPDATE record SET at = 'soon' {_OF_V} AND type = 'tool_result'",
+    ),
+    _sqlite(
+        "content that is not bytes",
+        "content",
+        _EVENT,
+        f"UPDATE record SET data = 'text' {_OF_V} AND type = 'tool_result'",
+    ),
+    Damage(
+        "content emptied",
+        "content",
+        _EVENT,
+        (f"UPDATE record SET data = x'' {_OF_V} AND type = 'assistant'",),
+        (f"UPDATE record SET data = '' {_OF_V} AND type = 'assistant'",),
+    ),
+    _sqlite(
+        "one byte of the first message",
+        "content",
+        _EVENT,
+        f"UPDATE record SET data = {_replaced('Go', 'Gn')} {_OF_V} AND type = 'user'",
+    ),
+    Damage(
+        "content of the first message",
+        "content",
+        _EVENT,
+        (f"UPDATE record SET data = x'7b7b' {_OF_V} AND type = 'user'",),
+        (rf"UPDATE record SET data = '\x7b7b' {_OF_V} AND type = 'user'",),
+    ),
+    Damage(
+        "content of every event",
+        "content",
+        _EVENT,
+        (f"UPDATE record SET data = x'7b' {_OF_V}",),
+        (rf"UPDATE record SET data = '\x7b' {_OF_V}",),
+    ),
+)
+
+EVENTS = (
+    _both("first event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq = 1"),
+    _both("second event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq = 2"),
+    _both("first two events lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq < 3"),
+    _both("result lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND type = 'tool_result'"),
+    _both("intent lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND type = 'tool_started'"),
+    _both(
+        "intent and result lost",
+        "events",
+        _LOST,
+        f"DELETE FROM record {_OF_V} AND type IN ('tool_started', 'tool_result')",
+    ),
+    _both(
+        "last call and its approval lost",
+        "events",
+        _LOST,
+        f"DELETE FROM record {_OF_V} AND seq >= {_LAST} - 1",
+    ),
+    _both("last event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq = {_LAST}"),
+    _both(
+        "last three events lost",
+        "events",
+        _LOST,
+        f"DELETE FROM record {_OF_V} AND seq > {_LAST} - 3",
+    ),
+    _both(
+        "every second event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq % 2 = 0"
+    ),
+    _both("all events lost", "events", _LOST, f"DELETE FROM record {_OF_V}"),
+    _both(
+        "last event renumbered",
+        "events",
+        _LOST | _EVENT,
+        f"UPDATE record SET seq = 99 {_OF_V} AND seq = {_LAST}",
+        postgres_codes=_LOST | _EVENT,
+    ),
+)
+
+ENTRIES = (
+    Damage(
+        "entry of the session unreadable",
+        "entries",
+        _ENTRY,
+        (f"UPDATE entry SET data = x'7b' {_SESSION_ENTRY}",),
+        (rf"UPDATE entry SET data = '\x7b' {_SESSION_ENTRY}",),
+    ),
+    _sqlite(
+        "entry of the session changed",
+        "entries",
+        _ENTRY,
+        f"UPDATE entry SET data = {_replaced('clerk', 'clark')} {_SESSION_ENTRY}",
+    ),
+    _sqlite(
+        "state of the entry of the session",
+        "entries",
+        _ENTRY,
+        f"UPDATE entry SET state = 'completed' {_SESSION_ENTRY}",
+    ),
+    _both(
+        "entry of the session deleted", "entries", _NO_ENTRY, f"DELETE FROM entry {_SESSION_ENTRY}"
+    ),
+    Damage(
+        "entry of the open call unreadable",
+        "entries",
+        _ENTRY,
+        (f"UPDATE entry SET data = x'7b' {_PENDING_ENTRY}",),
+        (rf"UPDATE entry SET data = '\x7b' {_PENDING_ENTRY}",),
+    ),
+    _sqlite(
+        "arguments in the entry of the open call",
+        "entries",
+        _ENTRY,
+        f"UPDATE entry SET data = {_replaced('cents', 'cantz')} {_PENDING_ENTRY}",
+    ),
+    _both(
+        "entry of the open call deleted",
+        "entries",
+        _NO_ENTRY,
+        f"DELETE FROM entry {_PENDING_ENTRY}",
+    ),
+    _both("entries of the session deleted", "entries", _NO_ENTRY, f"DELETE FROM entry {_OF_V}"),
+    _both("all entries deleted", "entries", _NO_ENTRY, "DELETE FROM entry"),
+)
+
+STREAM = (
+    _both(
+        "kind of the stream",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET kind = 'session:nobody' WHERE id = '{v_id}'",
+    ),
+    _both(
+        "kind of the stream of another sort",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET kind = 'delivery' WHERE id = '{v_id}'",
+    ),
+    _both(
+        "name of the stream",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET id = 's//vanished' WHERE id = '{v_id}'",
+    ),
+    _both(
+        "name of the stream of another sort",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET id = 'nonsense' WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "name of the stream that is not text",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET id = x'00ff' WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "tries that are not a number",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET tries = 'many' WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "epoch that is not a number",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET epoch = 'first' WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "due time that is not a number",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET due = 'soon' WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "holder that is not text",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET holder = x'00ff' WHERE id = '{v_id}'",
+    ),
+    _both("stream lost", "stream", _NO_STREAM, "DELETE FROM stream WHERE id = '{v_id}'"),
+    _both(
+        "stream and entry of the session lost",
+        "stream",
+        _NO_STREAM | _NO_ENTRY,
+        f"DELETE FROM entry {_SESSION_ENTRY}",
+        "DELETE FROM stream WHERE id = '{v_id}'",
+    ),
+    _both(
+        "stream and all its events lost",
+        "stream",
+        _NO_STREAM | _LOST,
+        f"DELETE FROM record {_OF_V}",
+        "DELETE FROM stream WHERE id = '{v_id}'",
+    ),
+    Damage(
+        "stream marked as deleted",
+        "stream",
+        _STREAM,
+        ("UPDATE stream SET gone = 1 WHERE id = '{v_id}'",),
+        ("UPDATE stream SET gone = true WHERE id = '{v_id}'",),
+    ),
+    _postgres(
+        "head of the stream too low",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET head = 3 WHERE id = '{v_id}'",
+    ),
+    _postgres(
+        "head of the stream too high",
+        "stream",
+        _LOST,
+        "UPDATE stream SET head = head + 2 WHERE id = '{v_id}'",
+    ),
+)
+
+SWAPPED = (
+    _sqlite(
+        "event moved from another session",
+        "swapped",
+        _EVENT,
+        f"UPDATE record SET sid = {{v}}, seq = {_LAST} + 1 WHERE sid = {{w}} AND type = 'pending'",
+    ),
+    _sqlite(
+        "events exchanged with another session",
+        "swapped",
+        _EVENT,
+        "UPDATE record SET sid = -1 WHERE sid = {v}",
+        "UPDATE record SET sid = {v} WHERE sid = {w}",
+        "UPDATE record SET sid = {w} WHERE sid = -1",
+    ),
+    _sqlite(
+        "entries exchanged with another session",
+        "swapped",
+        _ENTRY | _NO_ENTRY,
+        "UPDATE entry SET sid = -1 WHERE sid = {v}",
+        "UPDATE entry SET sid = {v} WHERE sid = {w}",
+        "UPDATE entry SET sid = {w} WHERE sid = -1",
+    ),
+    _both(
+        "names exchanged with another session",
+        "swapped",
+        _STREAM,
+        "UPDATE stream SET id = 'elsewhere' WHERE id = '{v_id}'",
+        "UPDATE stream SET id = '{v_id}' WHERE id = '{w_id}'",
+        "UPDATE stream SET id = '{w_id}' WHERE id = 'elsewhere'",
+    ),
+)
+
+PAGES = (
+    Damage("page of streams", "pages", _FILE, file=_zero_page("stream"), way_out="copy"),
+    Damage("page of events", "pages", _FILE, file=_zero_page("record"), way_out="copy"),
+    Damage("page of entries", "pages", _FILE, file=_zero_page("entry"), way_out="copy"),
+    Damage(
+        "page of an index",
+        "pages",
+        _FILE,
+        file=_zero_page("sqlite_autoindex_record_1"),
+        way_out="copy",
+    ),
+    Damage("last page cut off", "pages", _FILE, file=_cut_last_page, way_out="copy"),
+    Damage("half of the file cut off", "pages", _FILE, file=_cut_half, way_out="copy"),
+    Damage("header of the file", "pages", _FILE, file=_header, way_out="copy"),
+    Damage("file emptied", "pages", _FILE, file=_empty, way_out="copy"),
+    Damage("write-ahead log of random bytes", "pages", _NOTHING, file=_random_wal, way_out="none"),
+    Damage(
+        "random bytes in a page of an index",
+        "pages",
+        _NOTHING,
+        file=_random_in_index,
+        way_out="none",
+    ),
+)
+
+DAMAGES: tuple[Damage, ...] = (*CONTENT, *EVENTS, *ENTRIES, *STREAM, *SWAPPED, *PAGES)
+SQLITE_DAMAGES = tuple(d for d in DAMAGES if d.sqlite is not None or d.file is not None)
+POSTGRES_DAMAGES = tuple(d for d in DAMAGES if d.postgres is not None)

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from click.testing import CliRunner, Result
-from tests.support.damage import damage_file
+from tests.support.random_damage import damage_file
 
 from perdure import Agent, File, Runtime, tool
 from perdure.cli.root import cli
