@@ -2,8 +2,8 @@
 
 Each kind is for one session `v` beside another one `w`, as `damage_shop` creates them: `pay` ran in
 the first turn, and `refund` waits for an approval in the second one. Their log is `LOG`. Statements
-name their streams as `{v}` and `{w}` (numbers), `{v_id}` and `{w_id}` (names), and the keys of their
-entries as `{v_key}` and `{w_key}`.
+name their streams as `{v}` and `{w}` (numbers) or `{v_id}` and `{w_id}` (names), the keys of their
+entries as `{v_key}` and `{w_key}`, and rows of `v` by `{of_v}`, `{session_entry}` and so on.
 """
 
 import random
@@ -59,14 +59,30 @@ class Damage:
             await execute(statement.format(**_names(session, other)))
 
 
-def _names(session: str, other: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    for name, session_id in (("v", session), ("w", other)):
-        stream = session_stream("", session_id)
-        names[name] = f"(SELECT sid FROM stream WHERE id = '{stream}')"
-        names[f"{name}_id"] = stream
-        names[f"{name}_key"] = session_key("", session_id)
-    return names
+def _names(session: str, other: str) -> dict[str, str]:
+    v_id, w_id = session_stream("", session), session_stream("", other)
+    v_key, w_key = session_key("", session), session_key("", other)
+    v, w = (f"(SELECT sid FROM stream WHERE id = '{name}')" for name in (v_id, w_id))  # noqa: S608
+    of_v = f"WHERE sid = {v}"
+    return {
+        "v": v,
+        "w": w,
+        "v_id": v_id,
+        "w_id": w_id,
+        "v_key": v_key,
+        "w_key": w_key,
+        "of_v": of_v,
+        "last": f"(SELECT max(seq) FROM record {of_v})",  # noqa: S608
+        "session_entry": f"WHERE kind = 'session' AND key = '{v_key}'",
+        "pending_entry": f"{of_v} AND kind = 'pending'",
+        "replaced_cents": _replaced("cents", "cantz"),
+        "replaced_clerk": _replaced("clerk", "clark"),
+        "replaced_go": _replaced("Go", "Gn"),
+    }
+
+
+def _replaced(old: str, new: str) -> str:
+    return f"CAST(replace(CAST(data AS TEXT), '{old}', '{new}') AS BLOB)"
 
 
 def _codes(*codes: str) -> frozenset[str]:
@@ -161,163 +177,151 @@ _NO_STREAM = _codes("STREAM_MISSING")
 _FILE = _codes("DATABASE_DAMAGED")
 _NOTHING = _codes()
 
-_OF_V = "WHERE sid = {v}"
-_LAST = "(SELECT max(seq) FROM record WHERE sid = {v})"
-_SESSION_ENTRY = "WHERE kind = 'session' AND key = '{v_key}'"
-_PENDING_ENTRY = f"{_OF_V} AND kind = 'pending'"
-
-
-def _replaced(old: str, new: str) -> str:
-    return f"CAST(replace(CAST(data AS TEXT), '{old}', '{new}') AS BLOB)"
-
-
 CONTENT = (
     Damage(
         "content of the open call",
         "content",
         _EVENT,
-        (f"UPDATE record SET data = x'00ff' {_OF_V} AND type = 'pending'",),
-        (rf"UPDATE record SET data = '\x00ff' {_OF_V} AND type = 'pending'",),
+        ("UPDATE record SET data = x'00ff' {of_v} AND type = 'pending'",),
+        (r"UPDATE record SET data = '\x00ff' {of_v} AND type = 'pending'",),
     ),
     Damage(
         "content of a result",
         "content",
         _EVENT,
-        (f"UPDATE record SET data = x'7b' {_OF_V} AND type = 'tool_result'",),
-        (rf"UPDATE record SET data = '\x7b' {_OF_V} AND type = 'tool_result'",),
+        ("UPDATE record SET data = x'7b' {of_v} AND type = 'tool_result'",),
+        (r"UPDATE record SET data = '\x7b' {of_v} AND type = 'tool_result'",),
     ),
     Damage(
         "content of an intent",
         "content",
         _EVENT,
-        (f"UPDATE record SET data = x'7b' {_OF_V} AND type = 'tool_started'",),
-        (rf"UPDATE record SET data = '\x7b' {_OF_V} AND type = 'tool_started'",),
+        ("UPDATE record SET data = x'7b' {of_v} AND type = 'tool_started'",),
+        (r"UPDATE record SET data = '\x7b' {of_v} AND type = 'tool_started'",),
     ),
     _sqlite(
         "arguments of a call",
         "content",
         _EVENT,
-        f"UPDATE record SET data = {_replaced('cents', 'cantz')} {_OF_V} AND type = 'tool_call'",
+        "UPDATE record SET data = {replaced_cents} {of_v} AND type = 'tool_call'",
     ),
     _sqlite(
         "checksum of an event",
         "content",
         _EVENT,
-        f"UPDATE record SET crc = crc + 1 {_OF_V} AND type = 'tool_result'",
+        "UPDATE record SET crc = crc + 1 {of_v} AND type = 'tool_result'",
     ),
     _sqlite(
         "checksum of the open call",
         "content",
         _EVENT,
-        f"UPDATE record SET crc = crc + 1 {_OF_V} AND type = 'pending'",
+        "UPDATE record SET crc = crc + 1 {of_v} AND type = 'pending'",
     ),
     _sqlite(
         "checksums lost",
         "content",
         _NOTHING,
-        f"UPDATE record SET crc = NULL {_OF_V} AND type = 'pending'",
+        "UPDATE record SET crc = NULL {of_v} AND type = 'pending'",
         way_out="none",
     ),
     _both(
         "type of an event",
         "content",
         _EVENT,
-        f"UPDATE record SET type = 'nonsense' {_OF_V} AND type = 'tool_result'",
+        "UPDATE record SET type = 'nonsense' {of_v} AND type = 'tool_result'",
         way_out="fix",
     ),
     _sqlite(
         "type of an event of another one",
         "content",
         _EVENT,
-        f"UPDATE record SET type = 'user' {_OF_V} AND type = 'pending'",
+        "UPDATE record SET type = 'user' {of_v} AND type = 'pending'",
     ),
     _sqlite(
         "type that is not text",
         "content",
         _EVENT,
-        f"UPDATE record SET type = x'ff00' {_OF_V} AND type = 'agent_start'",
+        "UPDATE record SET type = x'ff00' {of_v} AND type = 'agent_start'",
     ),
     _sqlite(
         "instant of an event",
         "content",
         _EVENT,
-        f"UPDATE record SET at = at + 1 {_OF_V} AND type = 'tool_started'",
+        "UPDATE record SET at = at + 1 {of_v} AND type = 'tool_started'",
     ),
     _sqlite(
         "instant that is not a number",
         "content",
         _EVENT,
-        f"UPDATE record SET at = 'soon' {_OF_V} AND type = 'tool_result'",
+        "UPDATE record SET at = 'soon' {of_v} AND type = 'tool_result'",
     ),
     _sqlite(
         "content that is not bytes",
         "content",
         _EVENT,
-        f"UPDATE record SET data = 'text' {_OF_V} AND type = 'tool_result'",
+        "UPDATE record SET data = 'text' {of_v} AND type = 'tool_result'",
     ),
     Damage(
         "content emptied",
         "content",
         _EVENT,
-        (f"UPDATE record SET data = x'' {_OF_V} AND type = 'assistant'",),
-        (f"UPDATE record SET data = '' {_OF_V} AND type = 'assistant'",),
+        ("UPDATE record SET data = x'' {of_v} AND type = 'assistant'",),
+        ("UPDATE record SET data = '' {of_v} AND type = 'assistant'",),
     ),
     _sqlite(
         "one byte of the first message",
         "content",
         _EVENT,
-        f"UPDATE record SET data = {_replaced('Go', 'Gn')} {_OF_V} AND type = 'user'",
+        "UPDATE record SET data = {replaced_go} {of_v} AND type = 'user'",
     ),
     Damage(
         "content of the first message",
         "content",
         _EVENT,
-        (f"UPDATE record SET data = x'7b7b' {_OF_V} AND type = 'user'",),
-        (rf"UPDATE record SET data = '\x7b7b' {_OF_V} AND type = 'user'",),
+        ("UPDATE record SET data = x'7b7b' {of_v} AND type = 'user'",),
+        (r"UPDATE record SET data = '\x7b7b' {of_v} AND type = 'user'",),
     ),
     Damage(
         "content of every event",
         "content",
         _EVENT,
-        (f"UPDATE record SET data = x'7b' {_OF_V}",),
-        (rf"UPDATE record SET data = '\x7b' {_OF_V}",),
+        ("UPDATE record SET data = x'7b' {of_v}",),
+        (r"UPDATE record SET data = '\x7b' {of_v}",),
     ),
 )
 
 EVENTS = (
-    _both("first event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq = 1"),
-    _both("second event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq = 2"),
-    _both("first two events lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq < 3"),
-    _both("result lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND type = 'tool_result'"),
-    _both("intent lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND type = 'tool_started'"),
+    _both("first event lost", "events", _LOST, "DELETE FROM record {of_v} AND seq = 1"),
+    _both("second event lost", "events", _LOST, "DELETE FROM record {of_v} AND seq = 2"),
+    _both("first two events lost", "events", _LOST, "DELETE FROM record {of_v} AND seq < 3"),
+    _both("result lost", "events", _LOST, "DELETE FROM record {of_v} AND type = 'tool_result'"),
+    _both("intent lost", "events", _LOST, "DELETE FROM record {of_v} AND type = 'tool_started'"),
     _both(
         "intent and result lost",
         "events",
         _LOST,
-        f"DELETE FROM record {_OF_V} AND type IN ('tool_started', 'tool_result')",
+        "DELETE FROM record {of_v} AND type IN ('tool_started', 'tool_result')",
     ),
     _both(
         "last call and its approval lost",
         "events",
         _LOST,
-        f"DELETE FROM record {_OF_V} AND seq >= {_LAST} - 1",
+        "DELETE FROM record {of_v} AND seq >= {last} - 1",
     ),
-    _both("last event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq = {_LAST}"),
+    _both("last event lost", "events", _LOST, "DELETE FROM record {of_v} AND seq = {last}"),
     _both(
         "last three events lost",
         "events",
         _LOST,
-        f"DELETE FROM record {_OF_V} AND seq > {_LAST} - 3",
+        "DELETE FROM record {of_v} AND seq > {last} - 3",
     ),
-    _both(
-        "every second event lost", "events", _LOST, f"DELETE FROM record {_OF_V} AND seq % 2 = 0"
-    ),
-    _both("all events lost", "events", _LOST, f"DELETE FROM record {_OF_V}"),
+    _both("every second event lost", "events", _LOST, "DELETE FROM record {of_v} AND seq % 2 = 0"),
+    _both("all events lost", "events", _LOST, "DELETE FROM record {of_v}"),
     _both(
         "last event renumbered",
         "events",
         _LOST | _EVENT,
-        f"UPDATE record SET seq = 99 {_OF_V} AND seq = {_LAST}",
+        "UPDATE record SET seq = 99 {of_v} AND seq = {last}",
         postgres_codes=_LOST | _EVENT,
     ),
 )
@@ -327,44 +331,44 @@ ENTRIES = (
         "entry of the session unreadable",
         "entries",
         _ENTRY,
-        (f"UPDATE entry SET data = x'7b' {_SESSION_ENTRY}",),
-        (rf"UPDATE entry SET data = '\x7b' {_SESSION_ENTRY}",),
+        ("UPDATE entry SET data = x'7b' {session_entry}",),
+        (r"UPDATE entry SET data = '\x7b' {session_entry}",),
     ),
     _sqlite(
         "entry of the session changed",
         "entries",
         _ENTRY,
-        f"UPDATE entry SET data = {_replaced('clerk', 'clark')} {_SESSION_ENTRY}",
+        "UPDATE entry SET data = {replaced_clerk} {session_entry}",
     ),
     _sqlite(
         "state of the entry of the session",
         "entries",
         _ENTRY,
-        f"UPDATE entry SET state = 'completed' {_SESSION_ENTRY}",
+        "UPDATE entry SET state = 'completed' {session_entry}",
     ),
     _both(
-        "entry of the session deleted", "entries", _NO_ENTRY, f"DELETE FROM entry {_SESSION_ENTRY}"
+        "entry of the session deleted", "entries", _NO_ENTRY, "DELETE FROM entry {session_entry}"
     ),
     Damage(
         "entry of the open call unreadable",
         "entries",
         _ENTRY,
-        (f"UPDATE entry SET data = x'7b' {_PENDING_ENTRY}",),
-        (rf"UPDATE entry SET data = '\x7b' {_PENDING_ENTRY}",),
+        ("UPDATE entry SET data = x'7b' {pending_entry}",),
+        (r"UPDATE entry SET data = '\x7b' {pending_entry}",),
     ),
     _sqlite(
         "arguments in the entry of the open call",
         "entries",
         _ENTRY,
-        f"UPDATE entry SET data = {_replaced('cents', 'cantz')} {_PENDING_ENTRY}",
+        "UPDATE entry SET data = {replaced_cents} {pending_entry}",
     ),
     _both(
         "entry of the open call deleted",
         "entries",
         _NO_ENTRY,
-        f"DELETE FROM entry {_PENDING_ENTRY}",
+        "DELETE FROM entry {pending_entry}",
     ),
-    _both("entries of the session deleted", "entries", _NO_ENTRY, f"DELETE FROM entry {_OF_V}"),
+    _both("entries of the session deleted", "entries", _NO_ENTRY, "DELETE FROM entry {of_v}"),
     _both("all entries deleted", "entries", _NO_ENTRY, "DELETE FROM entry"),
 )
 
@@ -428,14 +432,14 @@ STREAM = (
         "stream and entry of the session lost",
         "stream",
         _NO_STREAM | _NO_ENTRY,
-        f"DELETE FROM entry {_SESSION_ENTRY}",
+        "DELETE FROM entry {session_entry}",
         "DELETE FROM stream WHERE id = '{v_id}'",
     ),
     _both(
         "stream and all its events lost",
         "stream",
         _NO_STREAM | _LOST,
-        f"DELETE FROM record {_OF_V}",
+        "DELETE FROM record {of_v}",
         "DELETE FROM stream WHERE id = '{v_id}'",
     ),
     Damage(
@@ -464,7 +468,7 @@ SWAPPED = (
         "event moved from another session",
         "swapped",
         _EVENT,
-        f"UPDATE record SET sid = {{v}}, seq = {_LAST} + 1 WHERE sid = {{w}} AND type = 'pending'",
+        "UPDATE record SET sid = {v}, seq = {last} + 1 WHERE sid = {w} AND type = 'pending'",
     ),
     _sqlite(
         "events exchanged with another session",
