@@ -14,14 +14,14 @@ from perdure.cli.open import find_entry, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.json_depth import check_body_depth
-from perdure.core.session.naming import parse_session_stream
+from perdure.core.session.naming import parse_session_stream, session_label
 from perdure.core.transfer.salvage import INCOMPLETE_TEXT
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.checksum import plain_line
 from perdure.runtime.transfer.imports import ImportReport
-from perdure.runtime.transfer.salvaged import salvaged_session
+from perdure.runtime.transfer.salvaged import has_entry, salvaged_session
 from perdure.store.base import Gone, NoStream
 from perdure.store.inspect import StoreInspector
 from perdure.store.sqlite.inspect import SqliteInspector
@@ -57,12 +57,11 @@ def _salvage(export: "_ExportedSessions", settings: Settings) -> None:
         inspector, _ = inspection(settings)
     except Refused:  # a store in memory
         return
-    # Without an error, too: sessions that an index has lost are in no list.
     damage = inspector.damage() if isinstance(inspector, SqliteInspector) else []
     if damage and not export.damaged:
         export.damaged.append(Corrupt(f"SQLite: {damage[0]}"))
-    if export.damaged:
-        export.salvage(inspector, settings.tenant)
+    # Without an error, too: sessions that an index has lost are in no list.
+    export.salvage(inspector, settings.tenant)
 
 
 class _ExportedSessions:
@@ -80,7 +79,7 @@ class _ExportedSessions:
         try:
             if entry.is_damaged:
                 SessionEntry.decode(entry.index_entry)
-            async for text in service.export(entry, secrets=self._secrets):
+            async for text in service.export_single(entry, secrets=self._secrets):
                 lines.append(text)
         except Gone:
             return  # deleted meanwhile
@@ -98,6 +97,8 @@ class _ExportedSessions:
             names = parse_session_stream(stream)
             if names is None or names in self._complete or tenant not in (None, names[0]):
                 continue
+            if names not in self._partial and not has_entry(inspector, stream):
+                self.damaged.append(Corrupt(f"{session_label(*names)} is in no list"))
             lines = list(salvaged_session(inspector, stream, secrets=self._secrets))
             if len(lines) > len(self._partial.get(names, ())):
                 self._partial[names] = lines
@@ -123,7 +124,8 @@ async def _select_entries(
     if every:
         tenant = tenant_of(runtime)
         return [entry async for entry in service_of(runtime).sessions(tenant, damaged=True)]
-    entries = [await find_entry(runtime, typed_id) for typed_id in typed_ids]
+    roots = [await find_entry(runtime, typed_id) for typed_id in typed_ids]
+    entries = [entry for root in roots async for entry in service_of(runtime).tree(root)]
     return list({entry.stream: entry for entry in entries}.values())
 
 

@@ -123,6 +123,7 @@ class _Builder:
     losses: list[list[int]] = field(default_factory=list)  # that no event of a run has followed
     calls: list[SalvagedCall] = field(default_factory=list)
     is_incomplete: bool = False
+    is_noted: bool = False  # since the last response
 
     @property
     def has_open_run(self) -> bool:
@@ -145,7 +146,7 @@ class _Builder:
             self._add_response(item, event)
         if isinstance(event, events.Assistant):
             self._close_turn(item)
-            self.lost_in_turn = 0
+            self.lost_in_turn, self.is_noted = 0, False
         self._put(item.seq, item.at, event)
 
     def _put(self, seq: int, at: int, event: Event) -> None:
@@ -169,7 +170,9 @@ class _Builder:
             self._put(seq, item.at, events.AgentError(run=run.id, error=error, code=LOST_CODE))
         if starts and not self.has_open_run:
             return  # the loss was between two runs, and the next one begins here
-        self._put(seq, item.at, _note(run_id))
+        if not (self.is_noted and self.has_open_run):
+            self._put(seq, item.at, _note(run_id))
+        self.is_noted = True
 
     def _add_response(self, item: StampedEvent, call: events.ToolCall) -> None:
         """Add an empty response in the place of the one that requested a call."""
@@ -223,7 +226,7 @@ class _Builder:
         if not self.has_open_run and (self.lost_after_run or run is None):
             self._append(_note(self._last_run_id()), 0 if self.log else now)
             self.is_incomplete = True
-        elif self.losses and run is not None:
+        elif self.losses and run is not None and not self.is_noted:
             self._append(_note(run.id))
 
     def _is_at_rest(self, run_id: str) -> bool:
@@ -263,9 +266,8 @@ class _Builder:
         """Restore which background agents the session launched, from their entries."""
         for task in self.remains.tasks:
             if task.id not in self.state.children and not task.is_cleared:
-                names = {"session_id": task.session_id, "agent": task.agent}
-                description = task.description
-                self._append(events.Delegation(task_id=task.id, description=description, **names))
+                for event in _delegation(task):
+                    self._append(event)
 
     def _interrupted_calls(self) -> list[Call]:
         """Return the open calls of the last turn that may have run."""
@@ -310,6 +312,22 @@ class _Builder:
                 self._append(_tool_call(record, self.state))
         self._append(_pending(record), record.time.created)
         return record.id in self.state.pending_ids
+
+
+def _delegation(task: ChildTask) -> Iterator[Event]:
+    """Yield the launch of a background agent, and its present run if that is another one."""
+    run = task.run if task.number == 1 else ""
+    yield events.Delegation(
+        task_id=task.id,
+        session_id=task.session_id,
+        agent=task.agent,
+        run=run,
+        description=task.description,
+    )
+    if not run:
+        yield events.DelegationResumed(
+            task_id=task.id, run=task.run, number=task.number, resume_count=task.resume_count
+        )
 
 
 def _run_of(event: Event) -> str | None:

@@ -309,21 +309,33 @@ class Service:
         """Copy a session up to the last settled point, not after event `at`."""
         return await fork(self._resources.store, entry, at=at, session_id=session_id)
 
-    def export(self, entry: SessionEntry, *, secrets: bool = False) -> AsyncIterator[bytes]:
+    async def export(self, entry: SessionEntry, *, secrets: bool = False) -> AsyncIterator[bytes]:
         """Yield a session as lines of JSON, with its background agents after it.
 
         Raises Corrupt after all that can be read.
         """
-        return self._export_tree(entry, secrets=secrets)
+        damage: list[Corrupt] = []
+        async for session in self.tree(entry):
+            try:
+                async for line in export_lines(self._resources.store, session, secrets=secrets):
+                    yield line
+            except Corrupt as error:
+                damage.append(error)
+        if damage:
+            raise damage[0]
 
-    async def _export_tree(self, entry: SessionEntry, *, secrets: bool) -> AsyncIterator[bytes]:
-        async for line in export_lines(self._resources.store, entry, secrets=secrets):
-            yield line
+    async def tree(self, entry: SessionEntry) -> AsyncIterator[SessionEntry]:
+        """Yield a session, and after it the sessions of the background agents below it."""
+        yield entry
         async for item in self._resources.child_inbox.tasks_of(entry.stream):
             child = await self.runs.find_child(item.task)
             if child is not None and child.stream != entry.stream:
-                async for line in self._export_tree(child, secrets=secrets):
-                    yield line
+                async for session in self.tree(child):
+                    yield session
+
+    def export_single(self, entry: SessionEntry, *, secrets: bool) -> AsyncIterator[bytes]:
+        """Yield the lines of one session. Raises Corrupt after all that can be read."""
+        return export_lines(self._resources.store, entry, secrets=secrets)
 
     async def import_lines(self, lines: Iterable[bytes], tenant: str | None = None) -> ImportReport:
         """Create the sessions of an export. Raises Refused, Conflict."""

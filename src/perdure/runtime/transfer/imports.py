@@ -7,7 +7,7 @@ created from it, and the entries in the lines only add what the log does not con
 import base64
 import binascii
 import dataclasses
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,7 +19,7 @@ from perdure.core.log import codec, events
 from perdure.core.log.events import StampedEvent
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import queues
-from perdure.core.session.naming import check_id, check_tenant
+from perdure.core.session.naming import SessionRecord, check_id, check_tenant
 from perdure.core.transfer.salvage import Remains, SalvagedCall, SalvagedLog, salvage
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.records.content import content_digest, store_bytes
@@ -139,7 +139,7 @@ async def import_lines(
             raise _exists(bundle)
     for data in archive.blobs.values():
         await store_bytes(store, data)
-    sessions = [await _create(store, item, archive.pending) for item in archive.sessions.values()]
+    sessions = [await _create(store, archive, bundle) for bundle in archive.sessions.values()]
     return ImportReport(tuple(sessions), tuple(_orphans(archive)))
 
 
@@ -294,12 +294,10 @@ def _orphans(archive: _Archive) -> Iterator[PendingRecord]:
 # --- writing --------------------------------------------------------------------------------------
 
 
-async def _create(
-    store: Store, bundle: _ArchivedSession, entries: Mapping[str, PendingRecord]
-) -> ImportedSession:
+async def _create(store: Store, archive: _Archive, bundle: _ArchivedSession) -> ImportedSession:
     if not bundle.log and not bundle.lost:
         raise _invalid(f"session {bundle.session_id!r} has no events")
-    session, salvaged = await to_thread.run_sync(_new_session, bundle, entries, store.now())
+    session, salvaged = await to_thread.run_sync(_new_session, archive, bundle, store.now())
     try:
         await create_session(store, session)
     except (HeadMoved, VersionMoved) as error:
@@ -309,22 +307,42 @@ async def _create(
 
 
 def _new_session(
-    bundle: _ArchivedSession, entries: Mapping[str, PendingRecord], now: int
+    archive: _Archive, bundle: _ArchivedSession, now: int
 ) -> tuple[NewSession, SalvagedLog]:
     """Return the session to create, and how a damaged one continues."""
     names = SessionNames(bundle.tenant, bundle.session_id, bundle.agent, bundle.queue)
     # The receivers of webhooks are not in the file.
-    records = [replace(record, hooks=()) for record in entries.values()]
+    records = [replace(record, hooks=()) for record in archive.pending.values()]
     own = [record for record in records if (record.tenant, record.session_id) == names[:2]]
     salvaged = SalvagedLog(bundle.log)
     if bundle.lost:
         issue = {"type": "EVENTS_MISSING", "details": "it was damaged when it was exported"}
-        salvaged = salvage(Remains(bundle.log, bundle.lost, own), [issue], now)
+        launch = _launched_record(archive, bundle)
+        remains = Remains(bundle.log, bundle.lost, own, session=launch)
+        salvaged = salvage(remains, [issue], now)
     session = session_from_log(names, salvaged.events, now, own)
     if not bundle.lost:
         session = dataclasses.replace(session, records=bundle.records)
-    record = replace(session.record, parent=bundle.parent)
+    record = replace(session.record, parent=bundle.parent or session.record.parent)
     return dataclasses.replace(session, record=record), salvaged
+
+
+def _launched_record(archive: _Archive, bundle: _ArchivedSession) -> SessionRecord | None:
+    """Return whose background agent a session is, by the log of its parent."""
+    parent = archive.sessions.get((bundle.tenant, bundle.parent or ""))
+    for stamped in () if parent is None else parent.log:
+        event = stamped.event
+        if isinstance(event, events.Delegation) and event.session_id == bundle.session_id:
+            return SessionRecord(
+                id=bundle.session_id,
+                tenant=bundle.tenant,
+                agent=bundle.agent,
+                task_id=event.run or None,
+                parent=bundle.parent,
+                background=event.task_id,
+                ancestry=(bundle.parent or "",),
+            )
+    return None
 
 
 def _exists(bundle: _ArchivedSession) -> Conflict:

@@ -29,6 +29,12 @@ def salvaged_session(
     return map(SessionChecksum().add, _session_lines(inspector, stream, secrets=secrets))
 
 
+def has_entry(inspector: StoreInspector, stream: str) -> bool:
+    """Return True if a session can be listed: it was created after those that were."""
+    inspection = inspector.stream(stream)
+    return inspection is not None and session_record_of(inspection) is not None
+
+
 def _session_lines(inspector: StoreInspector, stream: str, *, secrets: bool) -> Iterator[bytes]:
     inspection, names = inspector.stream(stream), parse_session_stream(stream)
     if inspection is None or names is None:
