@@ -171,7 +171,9 @@ def check(path: Path, sound: Sound, *, is_log: bool, is_shown: bool) -> None:
     for session, before in expected.items():
         assert events.get(session, [])[: len(before)] == before, session
     for session, after in events.items():
-        assert after == sound.logs[session][: len(after)], session
+        # What is read after the damage is unchanged too; records that repeat a lost one are not.
+        seqs = {event[0] for event in after}
+        assert after == [event for event in sound.logs[session] if event[0] in seqs], session
     if doctor.exit_code != CORRUPT:
         assert export.exit_code == 0, export.output
 
