@@ -22,7 +22,7 @@ def test_the_programs_of_the_guide_run(
         "waiting",
         "Both are done.",
         "cancelled",
-        "Hello",
+        "Hello 1",
         "Looked it up.",
         "completed",
     ):

@@ -1,11 +1,14 @@
 """What a session used, and what that cost: in its log, its result and every picture of it."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from tests.support.runtimes import MakeRuntime
 from tests.support.shop import look
 
-from perdure import Agent
+from perdure import Agent, Delta
+from perdure.runtime.models import Answer, Request
 from perdure.testing import ScriptedModel
 
 PRICES = {"acme:large": {"input": 1_000_000, "output": 0}}  # a dollar a token
@@ -50,3 +53,58 @@ async def test_turns_without_a_price_are_told_apart(runtime: MakeRuntime) -> Non
     assert after.usage["cost"] == before.usage["cost"]
     assert after.usage["unpricedRequests"] == 1
     assert {"cost", "unpricedRequests"}.isdisjoint(other.usage)
+
+
+class Reporter:
+    """A model of an application, which reports a usage of its own."""
+
+    name = "acme:own"
+
+    def __init__(self, usage: Any) -> None:
+        self._usage = usage
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        yield Answer(text="Hello.", usage=self._usage)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"inputTokens": 0, "outputTokens": 1.5, "cost": 2}])
+async def test_a_model_of_an_application_reports_what_it_used(
+    runtime: MakeRuntime, usage: Any
+) -> None:
+    agent = Agent("own", model=Reporter(usage))
+    async with runtime(agent) as rt:
+        result = await rt.session("s", agent=agent).run("Hi")
+    assert result.output == "Hello."
+    assert {name: result.usage[name] for name in usage or {}} == (usage or {})
+
+
+@pytest.mark.parametrize(
+    "usage,problem",
+    [
+        ({"input_tokens": 1}, "'input_tokens'; did you mean 'inputTokens'?"),
+        ({"requests": 1}, "'requests'"),
+        ({"inputTokens": -1}, "inputTokens is -1"),
+        ({"inputTokens": "12"}, "inputTokens is '12'"),
+        ({"inputTokens": True}, "inputTokens is True"),
+        ({"inputTokens": None}, "inputTokens is None"),
+        ({"cost": float("nan")}, "cost is nan"),
+        ({"cost": float("inf")}, "cost is inf"),
+        ({"inputTokens": 10**30}, "inputTokens is 1000"),
+        ({5: 1}, "5"),
+        ([("inputTokens", 1)], "[('inputTokens', 1)]"),
+        (7, "7"),
+    ],
+)
+async def test_a_usage_that_no_budget_could_count_fails_the_run(
+    runtime: MakeRuntime, usage: Any, problem: str
+) -> None:
+    """A budget of tokens would never be reached."""
+    agent = Agent("own", model=Reporter(usage), budget={"tokens": 10})
+    async with runtime(agent) as rt:
+        result = await rt.session("s", agent=agent).run("Hi")
+    assert result.state == "failed"
+    assert result.error is not None
+    assert result.error.code == "USAGE_INVALID"
+    assert "acme:own" in result.error.message
+    assert problem in result.error.message
+    assert "inputTokens, outputTokens, cacheReadTokens" in (result.error.hint or "")

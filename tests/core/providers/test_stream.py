@@ -13,7 +13,12 @@ from perdure import Delta
 from perdure.core.conversation.messages import Answer, UserMessage
 from perdure.core.providers import stream_reader
 from perdure.core.providers.catalog import PROVIDERS
-from perdure.core.providers.stream import Chunk, ProviderStreamError, ResponseReader
+from perdure.core.providers.stream import (
+    Chunk,
+    ProviderStreamError,
+    ResponseReader,
+    nonzero_usage,
+)
 from perdure.errors import ModelError
 from perdure.runtime.models.base import Request, ToolSpec
 from perdure.runtime.models.pydantic_ai.connect import connect
@@ -178,3 +183,9 @@ async def test_events_are_whole_however_they_are_cut(end: str) -> None:
         await tap.close()
     assert got.content == b""
     assert [one["n"] for one in found] == [0, 1, 2]
+
+
+def test_a_count_that_is_not_a_number_of_0_or_more_is_left_out() -> None:
+    """Some servers report -1 for what they do not count."""
+    counts: dict[str, Any] = {"inputTokens": 5, "outputTokens": -1, "reasoningTokens": "2"}
+    assert nonzero_usage(counts) == {"inputTokens": 5, "outputTokens": 0}

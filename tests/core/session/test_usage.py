@@ -5,7 +5,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.session.usage import add_request, display_usage, sum_usage, total_tokens
+from perdure.core.session.usage import (
+    add_request,
+    check_usage,
+    display_usage,
+    sum_usage,
+    total_tokens,
+)
 
 AMOUNTS = st.floats(0, 1e6, allow_nan=False)
 USAGES = st.none() | st.fixed_dictionaries(
@@ -61,3 +67,8 @@ def test_requests_and_unpriced_ones_add_up(usages: list[dict[str, float] | None]
 def test_counts_are_shown_as_whole_numbers() -> None:
     shown = display_usage({"requests": 2, "inputTokens": 121.0, "cost": 0.25})
     assert json.dumps(shown) == '{"requests": 2, "inputTokens": 121, "cost": 0.25}'
+
+
+@given(USAGES)
+def test_each_usage_of_known_amounts_is_valid(usage: dict[str, float] | None) -> None:
+    check_usage(usage, "acme:own")

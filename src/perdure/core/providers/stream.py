@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perdure.core.conversation.messages import RequestedCall
+from perdure.core.session.usage import is_amount
 
 Json = dict[str, Any]
 # Errors that a reader runs into if an event does not have the shape that its format prescribes.
@@ -188,8 +189,12 @@ def requested_call(call_id: str, tool: str, arguments: Any) -> RequestedCall:
 
 
 def nonzero_usage(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the counts without zeros, except for input and output."""
-    return {key: count for key, count in counts.items() if count or key in _ALWAYS_COUNTED}
+    """Return the counts without zeros, except for input and output.
+
+    Some servers report -1 for what they do not count.
+    """
+    amounts = {key: count if is_amount(count) else 0 for key, count in counts.items()}
+    return {key: count for key, count in amounts.items() if count or key in _ALWAYS_COUNTED}
 
 
 def joined_thinking(texts: Iterable[str]) -> str | None:

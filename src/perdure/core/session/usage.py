@@ -7,10 +7,47 @@ tokens, including reasoning. `cost` is in US dollars, at the prices of the day o
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from perdure.core.text import did_you_mean
+from perdure.errors import ModelError
+
 Usage = Mapping[str, float]
 
+KEYS: Final = (
+    "inputTokens",
+    "outputTokens",
+    "cacheReadTokens",
+    "cacheWriteTokens",
+    "reasoningTokens",
+    "cost",
+)
 UNPRICED: Final = "unpricedRequests"
+_MOST: Final = 2**53  # what JSON keeps exactly
 _DIGITS: Final = 12  # rounds sums of prices so that floating-point noise does not show
+
+
+def check_usage(usage: object, model: str) -> None:
+    """Raise ModelError if a model reports what no sum, price or budget can count."""
+    if usage is None:
+        return
+    problem = "" if isinstance(usage, Mapping) else f"it is {usage!r:.100}, not a dict"
+    for name, amount in usage.items() if isinstance(usage, Mapping) else ():
+        if name not in KEYS:
+            problem = f"there is no key {name!r:.100}{did_you_mean(str(name), KEYS)}"
+        elif not is_amount(amount):
+            problem = f"{name} is {amount!r:.100}, not a number of 0 or more"
+    if problem:
+        raise ModelError(
+            f"the usage that {model} reports is invalid: {problem}",
+            code="USAGE_INVALID",
+            hint=f"report numbers under these keys: {', '.join(KEYS)}",
+        )
+
+
+def is_amount(value: object) -> bool:
+    """Return True for a number that can be counted."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 <= value <= _MOST
 
 
 def add_request(total: Usage, request: Usage | None) -> dict[str, float]:

@@ -16,6 +16,7 @@ from perdure.core.driver.texts import CALLS_CUT_OFF
 from perdure.core.driver.verdicts import Reject
 from perdure.core.log.stop_reasons import is_cut
 from perdure.core.session.state import State
+from perdure.core.session.usage import check_usage
 from perdure.errors import ModelError, PerdureError
 from perdure.runtime.engine.contexts import tool_context
 from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarized
@@ -165,6 +166,7 @@ async def _stream_answer(
                 publish(delta)
         if answer is None:
             raise ModelError(f"{model.name} ended its stream without an answer")
+        check_usage(answer.usage, model.name)
         record(answer)
     return _with_cost(drive, answer, model)
 
