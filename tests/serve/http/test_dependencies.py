@@ -250,3 +250,34 @@ async def test_a_body_is_not_read_if_its_headers_are_wrong_already(
             path = f"/async-tool/webhook/{pending_id}"
             refused(await nobody.post(path, content=content, headers=headers))
     assert not started.is_set()
+
+
+@pytest.mark.parametrize("has_server_secret", [True, False])
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_the_log_says_why_a_webhook_was_refused_and_for_which_call(
+    rt: Runtime,
+    nobody: Client,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    has_server_secret: bool,
+    is_named: bool,
+) -> None:
+    pending_id = (await parked(rt))["tool"]
+    if not has_server_secret:
+        set_address(rt, webhook_secret=None)
+    body = body_of(pending_id)
+    path = "/async-tool/webhook" + (f"/{pending_id}" if is_named else "")
+    caplog.set_level("INFO", "perdure")
+    refused(await nobody.post(path, content=body, headers=plain(body, "wrong")))
+    reason = "no secret gives this signature" if has_server_secret else "there is no secret"
+    assert f"refused a webhook for call '{pending_id}': {reason}" in caplog.messages[-1]
+
+
+async def test_the_log_quotes_the_call_that_a_stranger_names(
+    rt: Runtime, nobody: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = body_of("p_1\nforged line" + "x" * 10_000)
+    caplog.set_level("INFO", "perdure")
+    refused(await nobody.post("/async-tool/webhook", content=body, headers=plain(body, "wrong")))
+    assert "p_1\\nforged" in caplog.messages[-1]
+    assert len(caplog.messages[-1]) < 300
