@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from redis.asyncio import Redis
 
 from perdure import Agent, PendingCall, Runtime, tool
-from perdure.app.stores import around_store, has_liveness_locks, open_store
+from perdure.app.stores import around_store, has_liveness_locks, indexed, open_store, store_id
 from perdure.cli.root import cli
 from perdure.errors import ConfigError
 from perdure.store.base import Check, Heads, Put, Store, Write
@@ -198,3 +198,25 @@ def test_a_store_can_be_put_around_an_indexed_one() -> None:
 )
 def test_only_a_store_without_liveness_locks_gets_the_short_lease(url: str, expected: bool) -> None:
     assert has_liveness_locks(open_store(url)) is expected
+
+
+def test_the_id_of_a_store_tells_stores_apart_and_reveals_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    same = [
+        ("sqlite:///shop.db", f"sqlite:///{tmp_path}/link/shop.db"),
+        ("files:./shop", f"files:{tmp_path}/shop"),
+        ("postgresql://ann:hush@db/shop", "postgres://ann:other@db/shop?listen=off"),
+        ("memory:", "memory:"),
+    ]
+    ids = [{store_id(open_store(url)) for url in urls} for urls in same]
+    assert [len(each) for each in ids] == [1] * len(same)
+    others = ["sqlite:///other.db", "files:./other", "postgresql://db/other"]
+    others += ["postgresql://other/shop", "postgresql://db/shop?schema=other"]
+    every = set.union(*ids, {store_id(open_store(url)) for url in others})
+    assert len(every) == len(same) + len(others)
+    assert all(len(each) == 16 for each in every)
+    shop = open_store("sqlite:///shop.db")
+    assert store_id(indexed(shop, "redis://localhost")) in ids[0]

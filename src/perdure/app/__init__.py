@@ -4,13 +4,14 @@ from perdure.app.access import (
     is_open,
     open_without_worker,
     service_of,
+    store_id_of,
     store_of,
     tenant_of,
     untracked,
 )
 from perdure.app.options import serving_at
 from perdure.app.runtime import Runtime
-from perdure.app.stores import around_store, open_store
+from perdure.app.stores import around_store, open_store, store_id
 
 __all__ = [
     "Runtime",
@@ -20,6 +21,8 @@ __all__ = [
     "open_without_worker",
     "service_of",
     "serving_at",
+    "store_id",
+    "store_id_of",
     "store_of",
     "tenant_of",
     "untracked",

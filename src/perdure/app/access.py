@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from perdure.app.runtime import Runtime
+from perdure.app.stores import store_id
 from perdure.runtime.sessions.service import Service
 from perdure.store.base import Store
 
@@ -27,6 +28,11 @@ def is_open(rt: Runtime) -> bool:
 def store_of(rt: Runtime) -> Store:
     """Return the store, for code that inspects, counts or copies all of it."""
     return rt._resources.store  # noqa: SLF001
+
+
+def store_id_of(rt: Runtime) -> str:
+    """Return the id of the store, which reveals nothing about it."""
+    return store_id(store_of(rt))
 
 
 def untracked(rt: Runtime) -> Runtime:

@@ -1,5 +1,6 @@
 """Stores by their URL."""
 
+import hashlib
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -98,6 +99,16 @@ def private_paths(store: str | Store, tasks_root: Path | None) -> list[Path]:
     default = default_tasks_root(store)
     beside = None if default is None else default.with_name(default.name.removesuffix(".tasks"))
     return [path for path in (beside, tasks_root) if path is not None]
+
+
+def store_id(store: Store) -> str:
+    """Return an id that two processes compare: equal only for the same data.
+
+    It is short and cannot be computed back: everybody may read it, and no path or address.
+    """
+    plain = without_index(store)
+    identity = getattr(plain, "identity", type(plain).__qualname__)
+    return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def has_liveness_locks(store: Store) -> bool:

@@ -100,7 +100,7 @@ def load_runtime(settings: Settings, need: Need) -> Runtime:
             hint="run it where the store is, with --config, --app or --store",
         )
     if settings.app is not None:
-        return _load_app(settings, settings.app)
+        return load_app(settings, settings.app)
     file = config_file(settings)
     if file is not None:
         check_exists(settings.store, need)
@@ -119,7 +119,8 @@ def load_runtime(settings: Settings, need: Need) -> Runtime:
     return Runtime(url)
 
 
-def _load_app(settings: Settings, target: str) -> Runtime:
+def load_app(settings: Settings, target: str) -> Runtime:
+    """Return the runtime that --app names, not open yet. Raises ConfigError."""
     if settings.config is not None or settings.store is not None:
         raise ConfigError(
             "--app cannot be combined with --config or --store",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from itertools import count
 from operator import attrgetter
+from pathlib import Path
 
 import anyio
 
@@ -59,6 +60,11 @@ class MemoryStore:
         self._recorders: dict[str, Recorder] = {}
         self._turn = anyio.Lock()  # of commits with a recorder, and of changes of leases
         self._tasks: set[asyncio.Task[Heads]] = set()
+
+    @property
+    def identity(self) -> str:
+        """Name of the data: a process that looks for them knows only the folder they belong to."""
+        return f"memory:{Path.cwd()}"
 
     def set_recorder(self, name: str, recorder: Recorder | None) -> None:
         """Await this recorder with the changes of every commit before they are made.

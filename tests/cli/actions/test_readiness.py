@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.servers.ports import free_port
-from tests.support.server import run, shop_server
+from tests.support.server import Server, run, shop_server
 
 
 @contextmanager
@@ -107,3 +107,32 @@ def test_another_program_on_that_port_is_named_at_once(tmp_path: Path) -> None:
         refused = run(tmp_path, "serve", "--wait-ready", "--server", url)
     assert refused.returncode == 3
     assert "not a perdure server" in refused.stderr
+
+
+@pytest.mark.parametrize("store", ["sqlite:///p.db", "files:./sessions", "memory:"])
+def test_the_server_of_another_project_is_refused_at_once(tmp_path: Path, store: str) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    with Server(theirs, "--store", store) as server:
+        options = ("--port", str(server.port), "--store", store)
+        waited = run(theirs, "serve", "--wait-ready", *options)
+        assert waited.returncode == 0, waited.stderr
+        refused = run(ours, "serve", "--wait-ready", *options)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"error: the server at {server.url} uses another store")
+        assert f"--wait-ready --server {server.url}" in refused.stderr
+        named = run(ours, "serve", "--wait-ready", "--server", server.url)
+        assert named.returncode == 0, named.stderr
+        assert str(theirs) not in server.http().get("/readyz").text
+
+
+def test_a_server_with_the_same_app_or_store_is_ours(tmp_path: Path) -> None:
+    with shop_server(tmp_path) as server:
+        for options in (["--app", "app:rt"], ["--store", f"sqlite:///{tmp_path}/./h.db"]):
+            waited = run(tmp_path, "serve", "--wait-ready", "--port", str(server.port), *options)
+            assert waited.returncode == 0, waited.stderr
+        other = run(
+            tmp_path, "serve", "--wait-ready", "--port", str(server.port), "--store", "memory:"
+        )
+        assert other.returncode == 2

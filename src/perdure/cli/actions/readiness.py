@@ -2,12 +2,14 @@
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
+from perdure.app import open_store, store_id, store_id_of
 from perdure.cli.actions.run import TIMED_OUT
 from perdure.cli.logs import log_to_stderr
+from perdure.cli.open import load_app
 from perdure.cli.settings import Settings, config_file
 from perdure.cli.terminal.terminal import Terminal
 from perdure.client.connection import HttpConnection, HttpRequest
@@ -27,7 +29,8 @@ def wait_until_ready(
     """
     log_to_stderr(settings, logging.WARNING)
     url = settings.server or _server_url(settings, host, port)
-    last = anyio.run(_poll, url, seconds)
+    own_id = None if settings.server is not None else _own_store_id(settings)
+    last = anyio.run(_poll, url, seconds, own_id)
     if last is not None:
         error = PerdureError(
             f"the server is not ready after {seconds:g} s: {last.message}",
@@ -64,7 +67,28 @@ def _server_url(settings: Settings, host: str | None, port: int | None) -> str:
     return server_url(_LOOPBACK.get(host, host), port)
 
 
-async def _poll(url: str, seconds: float) -> PerdureError | None:
+def _own_store_id(settings: Settings) -> str | None:
+    """Return the id of the store that `serve` would use here; None if no option names one."""
+    if settings.app is not None:
+        return store_id_of(load_app(settings, settings.app))
+    file = config_file(settings)
+    url = settings.store or (None if file is None else load(Path(file)).store_url)
+    return None if url is None else store_id(open_store(url))
+
+
+def _check_store_id(url: str, response: Any, own_id: str | None) -> None:
+    """Raise ConfigError if a server names another store than ours; an older one names none."""
+    store = response.get("storeID") if isinstance(response, dict) else None
+    if None not in (store, own_id) and store != own_id:
+        raise ConfigError(
+            f"the server at {url} uses another store: it is not the one of this project",
+            code="OTHER_STORE",
+            hint="choose another --port for both commands, or stop that server; "
+            f"if it is the one you mean: perdure serve --wait-ready --server {url}",
+        )
+
+
+async def _poll(url: str, seconds: float, own_id: str | None) -> PerdureError | None:
     """Ask until the server is ready; return its last error if the time is over before.
 
     Raises the error of a server that will not become ready by waiting.
@@ -74,12 +98,14 @@ async def _poll(url: str, seconds: float) -> PerdureError | None:
         with anyio.move_on_after(seconds):
             while True:
                 try:
-                    await connection.send(HttpRequest("GET", "/readyz"))
+                    response = await connection.send(HttpRequest("GET", "/readyz"))
                 except PerdureError as error:
+                    _check_store_id(url, error.details, own_id)
                     if not isinstance(error, StoreError) and error.code != "RATE_LIMITED":
                         raise
                     last = error
                 else:
+                    _check_store_id(url, response.body, own_id)
                     return None
                 await anyio.sleep(POLL_S)
     return last

@@ -121,6 +121,11 @@ class FilesStore:
         """The path of the folder."""
         return self._base
 
+    @property
+    def identity(self) -> str:
+        """Name of the data: equal in all processes of a machine that use them."""
+        return f"files:{self._base.resolve()}"
+
     def now(self) -> int:
         """Return the machine's time, in ms since the epoch."""
         return self._clock.now()

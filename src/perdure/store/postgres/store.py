@@ -77,6 +77,11 @@ class PostgresStore:
         return self._connector.address.where
 
     @property
+    def identity(self) -> str:
+        """Name of the data: equal in all processes that connect in the same way."""
+        return f"postgresql:{self.where}/{self.address.schema}"
+
+    @property
     def has_liveness_locks(self) -> bool:
         """A dead worker is detected by its lock at once; without locks when its lease expires."""
         return self._connector.address.advisory

@@ -95,6 +95,11 @@ class SqliteStore:
         """The path of the file."""
         return self._path
 
+    @property
+    def identity(self) -> str:
+        """Name of the data: equal in all processes of a machine that use them."""
+        return f"sqlite:{self._path.resolve()}"
+
     def free_bytes(self) -> int:
         """Return the free space of its disk."""
         return shutil.disk_usage(self._path.parent).free

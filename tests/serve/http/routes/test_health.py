@@ -1,5 +1,6 @@
 """Health, readiness and metrics over HTTP."""
 
+import re
 import time
 
 import anyio
@@ -9,7 +10,7 @@ from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, agent, parked
 
 from perdure import Runtime, asgi
-from perdure.app import service_of
+from perdure.app import service_of, store_id_of
 from perdure.errors import StoreError
 from perdure.serve.http.app import application
 from perdure.serve.http.auth import token_authenticator
@@ -23,7 +24,14 @@ async def test_whoever_asks_is_told_that_the_process_lives(
     anybody = client_of(asgi(rt, auth=TOKENS), as_=None)
     assert (await anybody.get("/healthz")).json() == {"status": "alive"}
     ready = await anybody.get("/readyz")
-    assert ready.json() == {"status": "ready", "store": "ok", "worker": "ok"}
+    store_id = store_id_of(rt)
+    assert ready.json() == {
+        "status": "ready",
+        "store": "ok",
+        "worker": "ok",
+        "storeID": store_id,
+    }
+    assert re.fullmatch("[0-9a-f]{16}", store_id)
 
 
 async def test_a_server_whose_store_cannot_be_read_is_not_ready(
@@ -46,7 +54,11 @@ async def test_a_worker_that_makes_no_rounds_is_told(
     monkeypatch.setattr(service_of(rt), "worked_at", time.monotonic() - 60)
     answer = await client.get("/readyz")
     assert answer.status_code == 503
-    assert answer.json()["details"] == {"store": "ok", "worker": "has not looped for 60 s"}
+    assert answer.json()["details"] == {
+        "store": "ok",
+        "worker": "has not looped for 60 s",
+        "storeID": store_id_of(rt),
+    }
 
 
 async def test_a_worker_that_works_is_ready(client_of: MakeClient) -> None:

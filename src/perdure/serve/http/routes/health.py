@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 from fastapi import APIRouter, Request, Response
 
-from perdure.app import store_of
+from perdure.app import store_id_of, store_of
 from perdure.errors import NotAllowed, PerdureError, StoreError
 from perdure.runtime.records.write_probe import WriteProbe
 from perdure.runtime.sessions.service import Service
@@ -23,6 +23,9 @@ ROUND_S: Final = 30.0  # a worker loops every second; one this late is dead or s
 router = APIRouter(tags=["about"])
 
 _STATUS: Final = object_schema(("status",), status={"type": "string"})
+_READY: Final = object_schema(
+    ("status", "storeID"), status={"type": "string"}, storeID={"type": "string"}
+)
 _METRICS: Final[dict[str, Any]] = {
     "description": "Metrics in the text format of Prometheus.",
     "content": {"text/plain": {"schema": {"type": "string"}}},
@@ -35,15 +38,23 @@ async def healthz() -> Response:
     return json_response({"status": "alive"})
 
 
-@router.get("/readyz", responses=responses({200: _STATUS}))
+@router.get("/readyz", responses=responses({200: _READY}))
 async def readyz(request: Request) -> Response:
-    """Report whether the store can be read and written and the worker here runs; 503 if not."""
-    checks = await check_readiness(request, get_app_state(request))
+    """Report whether the store can be read and written and the worker here runs; 503 if not.
+
+    `storeID` tells servers of different stores apart; it reveals nothing else about a store.
+    """
+    app_state = get_app_state(request)
+    checks = await check_readiness(request, app_state)
+    identity = {"storeID": store_id_of(app_state.runtime)}
     failures = "; ".join(f"{name}: {status}" for name, status in checks.items() if status != "ok")
     if not failures:
-        return json_response({"status": "ready", **checks})
+        return json_response({"status": "ready", **checks, **identity})
     error = PerdureError(
-        f"not ready: {failures}", code="NOT_READY", hint="see the server's log", details=checks
+        f"not ready: {failures}",
+        code="NOT_READY",
+        hint="see the server's log",
+        details=checks | identity,
     )
     return json_response(error.to_json(), 503, {"Retry-After": "1"})
 
