@@ -10,8 +10,7 @@ from scripts.docs.python import NOTE
 
 INTRO = """\
 Each behavior has a stable id, and the docstrings of tests name the ids that they show.
-The sentences are in [promises.toml](promises.toml). Most ids without a test belong to
-parts that are not built yet."""
+The sentences are in [promises.toml](promises.toml)."""
 ID = re.compile(r"\b(?:S[0-4X]\.\d+|G(?:[1-9]|1[0-2]))\b")
 
 

@@ -70,7 +70,21 @@ def test_an_app_that_cannot_be_had(shop: Shop, app: str, text: str) -> None:
     told = shop.run("sessions", "list", app=app)
     assert told.exit_code == 2
     assert text in told.stderr
+    assert "hint: " in told.stderr
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize("app", ["shop:rt", "shop:number", "shop:agent.rt"])
+def test_an_app_that_is_not_a_runtime_is_refused_with_those_that_the_module_has(
+    shop: Shop, app: str
+) -> None:
+    Path("shop.py").write_text(
+        "from perdure import Runtime\nagent, number = object(), 5\n"
+        "runtime = Runtime('memory:')\nother = Runtime('memory:')\n"
+    )
+    told = shop.run("sessions", "list", app=app)
+    assert told.exit_code == 2
+    assert "hint: shop has these: --app shop:other, --app shop:runtime" in told.stderr
 
 
 def test_nothing_to_work_on_is_one_line_with_a_hint(shop: Shop) -> None:
@@ -113,6 +127,12 @@ def test_wrong_arguments_are_refused_and_the_call_stays_open(shop: Shop) -> None
     refused = shop.run("approve", "@last", "--set", "cents=many")
     assert refused.exit_code == 2
     assert "cents" in refused.stderr
+    assert f"hint: perdure approve {shop.pending('refund')} --app shop:rt --set cents=…" in (
+        refused.stderr
+    )
+    unknown = shop.run("approve", "@last", "--set", "centz=5")
+    assert "centz: is not a known argument; did you mean 'cents'?" in unknown.stderr
+    assert "hint: leave out centz; the call has order_id, cents" in unknown.stderr
     wrong_kind = shop.run("pending", "result", shop.pending("refund"), "--output", "x")
     assert wrong_kind.exit_code == 5
     assert "cannot take 'result'" in wrong_kind.stderr

@@ -33,7 +33,9 @@ def test_a_setting_that_is_not_valid_is_named_with_its_line(
     file.write_text("\n".join(["tasks:", *lines]) + "\n")
     with pytest.raises(ConfigError, match=text) as caught:
         Runtime.from_config(file)
-    assert caught.value.message.startswith(f"{file}:{place}"), caught.value.message
+    message = caught.value.message
+    assert message.startswith(f"{file}:{place}"), message
+    assert message.count("tasks.") == 1, message
 
 
 def test_settings_are_read_and_secrets_of_the_environment_are_not_shown(

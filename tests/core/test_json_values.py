@@ -57,7 +57,11 @@ def test_what_fits_has_no_problems(args: dict[str, Any]) -> None:
         ({"path": "a", "owner": {"name": 1}}, ("owner.name", "must be string or null")),
         ({"path": "a", "owner": {"name": "x", "y": "z"}}, ("owner.y", "must be number")),
         ({"path": "a", "when": 5}, ("when", "fits none of the alternatives")),
-        ({"path": "a", "other": 1}, ("other", "is not a known argument")),
+        ({"path": "a", "xyz": 1}, ("xyz", "is not a known argument")),
+        (
+            {"path": "a", "sise": 1},
+            ("sise", "is not a known argument; did you mean 'size'?"),
+        ),
     ],
 )
 def test_each_problem_is_named_with_its_path(args: Any, found: tuple[str, str]) -> None:

@@ -33,9 +33,15 @@ def agents_from(config: Config) -> list[Agent[Any]]:
 
 
 def located(error: ConfigError, config: Config) -> ConfigError:
-    """Return an error about an agent with file and line, if it names the path of its value."""
+    """Return an error with file, line and key, if it names the path of its value.
+
+    `problem` is its text without the names that the key has already.
+    """
     path = error.details.get("path")
-    return error if path is None else config.with_location(error, tuple(path))
+    if path is None:
+        return error
+    text = error.details.get("problem", error.message)
+    return config.with_location(ConfigError(text, code=error.code, hint=error.hint), tuple(path))
 
 
 def mcp_servers_from(config: Config) -> list[MCPServer]:

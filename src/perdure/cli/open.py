@@ -1,6 +1,7 @@
 """Opening the runtime or server that the options of a command name."""
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -134,14 +135,28 @@ def load_app(settings: Settings, target: str) -> Runtime:
             code="APP_INVALID",
             hint="for runtime = Runtime(…) in shop.py, type --app shop:runtime",
         )
-    loaded = load_object(target, Path.cwd())
+    try:
+        loaded = load_object(target, Path.cwd())
+    except ConfigError as error:
+        if error.code == "OBJECT_NOT_FOUND":
+            error.hint = _runtimes_hint(module)
+        raise
     if not isinstance(loaded, Runtime):
         raise ConfigError(
             f"{target} is not a Runtime; its type is {type(loaded).__name__}",
             code="APP_INVALID",
-            hint="name a Runtime that is not open: runtime = Runtime(…, agents=[…])",
+            hint=_runtimes_hint(module),
         )
     return loaded
+
+
+def _runtimes_hint(module: str) -> str:
+    """Return which Runtimes an imported module has, as options to type."""
+    values = vars(sys.modules[module])
+    names = sorted(name for name, value in values.items() if isinstance(value, Runtime))
+    if names:
+        return f"{module} has these: " + ", ".join(f"--app {module}:{name}" for name in names)
+    return f"define a Runtime in {module}: runtime = Runtime(…, agents=[…])"
 
 
 def check_exists(url: str | None, need: Need) -> None:

@@ -26,6 +26,7 @@ def load_object(ref: str, base_dir: Path) -> Any:
             raise ConfigError(
                 f"{module_name!r} has no {attribute!r}{did_you_mean(name, public)}",
                 code="OBJECT_NOT_FOUND",
+                hint=f"define it in {module_name}, or correct the name",
             )
         target = getattr(target, name)
     return target

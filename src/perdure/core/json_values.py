@@ -5,11 +5,14 @@ additionalProperties, items, enum, const, bounds, local references and alternati
 other keywords: the tool validates its arguments itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Final, TypeGuard
 
 from perdure.core.json_depth import MAX_DEPTH, TOO_DEEP
+from perdure.core.text import did_you_mean
+
+UNKNOWN_ARGUMENT: Final = "is not a known argument"
 
 Schema = Mapping[str, Any] | bool
 
@@ -30,6 +33,11 @@ def schema_problems(value: Any, schema: Schema) -> list[tuple[str, str]]:
     """Return what is wrong with a value, as (path, problem); the path of the value itself is ""."""
     root = schema if isinstance(schema, Mapping) else {}
     return list(_SchemaCheck(root).run(value, schema, "", 0))
+
+
+def unknown_argument(name: str, names: Iterable[str]) -> str:
+    """Return the problem of an argument that does not exist, with one of a similar name."""
+    return f"{UNKNOWN_ARGUMENT}{did_you_mean(name, names)}"
 
 
 def schema_defect(schema: Any, path: str = "", depth: int = 0) -> str | None:
@@ -114,7 +122,7 @@ class _SchemaCheck:
             if name in properties:
                 yield from self.run(item, properties[name], f"{prefix}{name}", depth)
             elif additional is False and not schema.get("patternProperties"):
-                yield f"{prefix}{name}", "is not a known argument"
+                yield f"{prefix}{name}", unknown_argument(name, properties)
             else:
                 yield from self.run(item, additional, f"{prefix}{name}", depth)
 

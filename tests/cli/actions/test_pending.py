@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from tests.support.cli_project import Shop
@@ -324,3 +325,22 @@ def test_a_damaged_session_refuses_decisions_until_doctor_has_repaired_it(waitin
     assert waiting.run("doctor", "s1", "--fix").exit_code == 0
     assert waiting.run("approve", waiting.pending("refund")).exit_code == 0
     assert waiting.effects() == ["refund 4200"]
+
+
+def test_an_answer_instead_of_an_approval_says_that_the_tool_was_not_run(waiting: Shop) -> None:
+    answered = waiting.run("pending", "respond", "@last", "--output", "not today", "--by", "ana")
+    assert "✓ answered refund(" in answered.stdout
+    assert " by ana; refund was not run, and the model gets this answer" in answered.stdout
+    assert waiting.effects() == []
+
+
+def test_an_approval_after_a_release_with_a_new_argument_says_what_to_type(shop: Shop) -> None:
+    shop.run("run", "support", "Refund", "-s", "s1")
+    code, old = Path("shop.py").read_text(), "def refund(order_id: int, cents: int)"
+    assert old in code
+    Path("shop.py").write_text(code.replace(old, f"{old[:-1]}, currency: str)"))
+    refused = shop.run("approve", "@last")
+    assert refused.exit_code == 2
+    assert "currency: is missing" in refused.stderr
+    assert "--set currency=…" in refused.stderr
+    assert shop.run("approve", "@last", "--set", "currency=EUR").exit_code == 0

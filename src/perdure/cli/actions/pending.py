@@ -16,6 +16,7 @@ from perdure.cli.recent import recent_session, remember_session
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.prompt import choose_call
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural, value_text
+from perdure.core.json_values import UNKNOWN_ARGUMENT
 from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.record import Verb, winner_text
 from perdure.errors import Refused
@@ -171,7 +172,10 @@ def decide(settings: Settings, verb: str, typed_id: str, options: Options) -> in
 
     async def main(backend: Backend) -> int:
         before = await _find(backend, typed_id, Verb(verb), settings)
-        call = await backend.settle(verb, before, _with_answer(verb, before, options))
+        try:
+            call = await backend.settle(verb, before, _with_answer(verb, before, options))
+        except Refused as error:
+            raise _with_set_options(error, before, settings) from error
         names.append(call["sessionID"])
         remember_session(settings, call["sessionID"])
         _print_recorded(terminal, verb, before, call)
@@ -206,6 +210,23 @@ def _with_answer(verb: str, call: Json, options: Options) -> Options:
         return options
     answer = parse_answer(options["output"], call.get("schema"), call.get("choices"))
     return {**options, "output": answer}
+
+
+def _with_set_options(error: Refused, call: Json, settings: Settings) -> Refused:
+    """Return an error about arguments with the options to type; another error as it is."""
+    problems = error.details.get("arguments") if error.code == "ARGS_INVALID" else None
+    if not problems:
+        return error
+    names = {item["name"].partition(".")[0]: item["problem"] for item in problems if item["name"]}
+    unknown = [name for name, text in names.items() if text.startswith(UNKNOWN_ARGUMENT)]
+    options = [f"--set {line(name)}=…" for name in names if name not in unknown]
+    if options:
+        error.hint = " ".join((settings.command("approve", call["id"]), *options))
+    elif unknown:
+        error.hint = f"leave out {', '.join(map(line, unknown))}; the call has " + ", ".join(
+            map(line, call["input"])
+        )
+    return error
 
 
 def decide_all(settings: Settings, verb: str, typed_ids: Sequence[str], options: Options) -> int:
@@ -248,6 +269,8 @@ def _print_recorded(terminal: Terminal, verb: str, before: Json, call: Json) -> 
     if missing:
         author = f" by {', '.join(line(vote['by']) for vote in call['votes'])}"
     more = f"; {plural(missing, 'more approval')} needed" if missing else ""
+    if verb == "respond" and before["kind"] == "approval":
+        more = f"; {line(call['tool'])} was not run, and the model gets this answer"
     if call["duplicate"]:
         terminal.print(f"✓ already {done} {shown}{author}; nothing changed{more}")
         return

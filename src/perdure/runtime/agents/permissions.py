@@ -73,5 +73,5 @@ def _wrong(
         f"agent {agent.name!r}: permissions{where}: {text}",
         code="PERMISSION_INVALID",
         hint=hint or "rules are tool, or tool:argument=value, such as shell:cmd=rm*",
-        details={"path": ["agents", agent.name, "permissions", *key]},
+        details={"path": ["agents", agent.name, "permissions", *key], "problem": text},
     )

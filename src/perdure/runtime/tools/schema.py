@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, to_jsonable_python
 
+from perdure.core.json_values import UNKNOWN_ARGUMENT, unknown_argument
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.signature import Doc, Signature, ToolParameter
@@ -18,7 +19,7 @@ from perdure.runtime.user_code import CONTAINED, error_line
 
 # Keywords whose keys are names that the user chose, not keywords of JSON schema.
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_PLAIN_WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a known argument"}
+_PLAIN_WORDS: Final = {"missing": "is missing", "extra_forbidden": UNKNOWN_ARGUMENT}
 _SCALARS: Final = (str, int, float, bool, type(None))  # JSON returns these unchanged
 _PLAIN: Final = (str, int, bool)  # JSON has the same values; a float may not be finite
 _BITS: Final = 64
@@ -98,8 +99,9 @@ class FunctionArguments:
             with CONTAINED:
                 return self.model.model_validate_json(text)
         except ValidationError as error:
+            names = [field.name for field in self.fields.values()]
             raise invalid_arguments(
-                [_problem(detail) for detail in error.errors(include_url=False)]
+                [_problem(detail, names) for detail in error.errors(include_url=False)]
             ) from error
         except Exception as error:  # a validator of the user's own type
             raise invalid_arguments([("", error_line(error))]) from error
@@ -189,10 +191,13 @@ def _parts(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) is Annotated else (hint,)
 
 
-def _problem(error: ErrorDetails) -> tuple[str, str]:
+def _problem(error: ErrorDetails, names: Iterable[str]) -> tuple[str, str]:
+    """Return the path and the problem of an argument; `names` are those of the function."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"])
-    problem = _PLAIN_WORDS.get(error["type"]) or error["msg"]
-    return path.removeprefix("."), problem
+    name, problem = path.removeprefix("."), _PLAIN_WORDS.get(error["type"]) or error["msg"]
+    if problem == UNKNOWN_ARGUMENT and len(error["loc"]) == 1:
+        problem = unknown_argument(name, names)
+    return name, problem
 
 
 def _jsonable(value: Any, original: Any) -> Any:

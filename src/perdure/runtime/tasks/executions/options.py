@@ -81,7 +81,8 @@ def check_ro_paths(options: ExecutionOptions, closed: Collection[Path]) -> None:
 def _invalid(path: Sequence[str | int], text: str, hint: str | None = None) -> ConfigError:
     """Return an error that names the value by its path below `tasks`."""
     name = "tasks." + ".".join(str(part) for part in path)
-    return ConfigError(f"{name}: {text}", hint=hint, details={"path": ["tasks", *path]})
+    details = {"path": ["tasks", *path], "problem": text}
+    return ConfigError(f"{name}: {text}", hint=hint, details=details)
 
 
 def _mapping(value: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
