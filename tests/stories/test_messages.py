@@ -246,3 +246,22 @@ async def test_an_unknown_session_is_not_found(in_memory: MakeRuntime) -> None:
         with pytest.raises(Refused) as refused:
             await rt.session("nobody").run("Hi")
         assert refused.value.code == "AGENT_NEEDED"
+
+
+@pytest.mark.parametrize("content", ["", " \n", [], ["", "  "]])
+async def test_an_empty_message_is_refused_and_nothing_is_recorded(
+    runtime: MakeRuntime, content: Any
+) -> None:
+    one = agent({"text": "Hello."}, {"text": "Again."})
+    async with runtime(one) as rt:
+        session = rt.session("s", agent=one)
+        for send in (session.run, session.send):
+            with pytest.raises(Refused, match="the message is empty") as caught:
+                await send(content)
+            assert caught.value.code == "CONTENT_INVALID"
+        assert [result async for result in rt.sessions()] == []
+        await session.run("Hi")
+        head = len(await session.events())
+        with pytest.raises(Refused):
+            await session.send(content)
+        assert len(await session.events()) == head

@@ -499,6 +499,12 @@ class StampedEvent(Struct, frozen=True, gc=False):
     event: Event
 
 
+def is_blank(content: Content) -> bool:
+    """Return True if a message has neither a visible character nor a file."""
+    parts = [{"text": content}] if isinstance(content, str) else content
+    return all("text" in part and not str(part["text"]).strip() for part in parts)
+
+
 def raw_json(value: Any) -> Raw:
     """Return a JSON value encoded as it is written to the log."""
     return Raw(msgspec.json.encode(value))

@@ -128,8 +128,15 @@ class SessionInbox:
         """Record a message and wake the session; the same key and content again changes nothing.
 
         `claim` names the holder that will drive a session without open calls: see Write. Raises
-        Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read.
+        Conflict with KEY_REUSED or SESSION_WAITING, Corrupt if it cannot be read, Refused if the
+        message is blank.
         """
+        if events.is_blank(message.content):
+            raise Refused(
+                "the message is empty",
+                code="CONTENT_INVALID",
+                hint="send text or a file; to continue without a message, run the session",
+            )
         guess = None if message.follow_up is not None else self.cached_entry(ref)
         # A caller that drives mostly begins sessions: the commit says if there is one already.
         is_probably_new = claim is not None and guess is None and bool(ref.agents)

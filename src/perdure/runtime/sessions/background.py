@@ -313,8 +313,7 @@ class BackgroundTasks:
 
 def _check_content(name: str, content: events.Content) -> None:
     """Raise Refused if a prompt or a follow-up is blank."""
-    parts = [{"text": content}] if isinstance(content, str) else content
-    if all("text" in part and not str(part["text"]).strip() for part in parts):
+    if events.is_blank(content):
         raise parameter_missing(name)
 
 

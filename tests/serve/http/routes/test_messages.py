@@ -105,7 +105,7 @@ async def test_a_denied_call_is_not_run_and_the_model_is_told(rt: Runtime, clien
     assert "too much" in results[0].data["result"]
 
 
-@pytest.mark.parametrize("text", ["do not approve", "disapprove", "yes please", "hm", ""])
+@pytest.mark.parametrize("text", ["do not approve", "disapprove", "yes please", "hm"])
 async def test_words_that_decide_nothing_are_a_message(
     rt: Runtime, client: Client, text: str
 ) -> None:
@@ -342,3 +342,15 @@ async def test_an_approver_may_answer_and_nothing_else(rt: Runtime, client_of: M
     assert answer.status_code == 202
     (decision,) = [one for one in await rt.session("s").events() if one.type == "decision"]
     assert (decision.data["by"], decision.data["via"]) == ("ana", "http:bot")
+
+
+@pytest.mark.parametrize("content", ["", "  ", [{"type": "text", "text": ""}]])
+@pytest.mark.parametrize("name_task", [True, False])
+async def test_an_empty_message_to_a_waiting_run_is_refused(
+    rt: Runtime, client: Client, content: Any, *, name_task: bool
+) -> None:
+    body = await paused(rt)
+    before = await rt.session("s").events()
+    refused = await said(client, {**(body if name_task else {}), "content": content}, 400)
+    assert (refused["code"], refused["error"]) == ("CONTENT_INVALID", "the message is empty")
+    assert len(await rt.session("s").events()) == len(before)

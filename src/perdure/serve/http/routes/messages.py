@@ -18,7 +18,7 @@ from perdure.errors import NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import PAGE
 from perdure.runtime.sessions.replies import Reply, ReplyDecision, check_context, settle_by_reply
-from perdure.serve.http.content import ContentIn, plain_text, store_content
+from perdure.serve.http.content import PromptIn, plain_text, store_content
 from perdure.serve.http.dependencies import Decides, Id, Key, Reads, RequestScope
 from perdure.serve.http.responses import request_body, responses
 from perdure.serve.http.routes.sessions import (
@@ -48,7 +48,7 @@ class DecisionIn(Struct, forbid_unknown_fields=True):
 class MessageBody(Struct, forbid_unknown_fields=True):
     """A message; with the task id of a run that waits for an approver it is a reply."""
 
-    content: ContentIn | None = None
+    content: PromptIn | None = None
     task_id: IdText | None = field(default=None, name="taskID")
     context_id: IdText | None = field(default=None, name="contextID")
     decision: ReplyWord | DecisionIn | None = None

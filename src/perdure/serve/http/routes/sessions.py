@@ -30,7 +30,7 @@ from perdure.runtime.sessions.listing import (
 from perdure.runtime.sessions.summary import request_summary
 from perdure.runtime.views import Result
 from perdure.serve.http.content import (
-    ContentIn,
+    PromptIn,
     content_type,
     file_not_found,
     find_file,
@@ -67,7 +67,7 @@ class NewSessionBody(Struct, forbid_unknown_fields=True):
 
     agent: IdText
     session_id: IdText | None = field(default=None, name="sessionID")
-    message: ContentIn | None = None
+    message: PromptIn | None = None
     metadata: dict[str, Any] | None = None
     queue: str | None = None
     notify_url: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None

@@ -45,8 +45,6 @@ async def send_message(view: View, session_id: str) -> Response:
     entry = await find_entry(view.scope, session_id)
     view.scope.app_state.count_submission(view.scope.rate_key(session_id))
     content = view.field("content")
-    if not content.strip():
-        raise Refused("the message is empty", hint="write something and send it again")
     message = NewMessage(content, None, view.person, via=VIA)
     await view.scope.service.send(session_ref(view.scope, session_id), message)
     return _to_session(view, entry)
