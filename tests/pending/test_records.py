@@ -147,6 +147,25 @@ async def test_a_session_waits_for_no_call_that_its_model_did_not_request(
     assert [call["id"] for call in await calls.list_by_status("waiting")] == [made["id"]]
 
 
+async def test_a_call_of_the_model_that_the_session_does_not_have_is_refused(
+    calls: PendingToolCall, rt: Runtime
+) -> None:
+    """S0.39: a caller that names a call expects the session to wait for it."""
+    before = await rt.session("s").events()
+    with pytest.raises(Refused) as caught:
+        await calls.create(session_id="s", tool="ship", input={}, call_id="call-none")
+    assert caught.value.code == "CALL_NOT_OPEN"
+    assert "leave out call_id" in (caught.value.hint or "")
+    waiting = await calls.list_by_status("waiting")
+    for call in waiting:
+        await calls.complete(call["id"], "up")
+    assert (await rt.session("s").run()).state == "completed"
+    with pytest.raises(Refused, match="has no open call"):
+        await calls.create(session_id="s", tool="ship", input={}, call_id=waiting[0]["callID"])
+    assert len(await calls.list()) == len(waiting)
+    assert len(await rt.session("s").events()) > len(before)
+
+
 async def test_a_recorded_call_needs_its_session_and_an_id_of_its_own(
     calls: PendingToolCall,
 ) -> None:

@@ -1,11 +1,23 @@
 """`AsyncToolRegistry`: asynchronous tools that anybody can start."""
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from perdure import Conflict, Context, NotFound, PendingCall, Refused, Runtime, ToolError, tool
+from perdure import (
+    Conflict,
+    Context,
+    NotFound,
+    PendingCall,
+    PendingResult,
+    Refused,
+    Runtime,
+    ToolError,
+    tool,
+)
 from perdure.errors import ConfigError
 from perdure.pending import AsyncTool, AsyncToolRegistry, PendingToolCall, SessionResumer
 from perdure.runtime.webhooks.deliveries import Deliveries
@@ -261,3 +273,36 @@ async def test_an_external_tool_is_registered_and_its_function_is_not_called(
         assert record["timeout"] == (None if limit is None else clock.now() + limit)
         await SessionResumer(rt).submit_result(started["pendingID"], "a,b")
         assert (await rt.session(record["sessionID"]).run()).output == "a,b"
+
+
+@pytest.mark.parametrize(
+    "value", [b"x", {"a"}, frozenset(), {1: "x"}, [{"x": {2: 1}}], (b"x",), object(), float("nan")]
+)
+async def test_an_input_that_is_not_json_is_refused_before_anything_starts(
+    registry: AsyncToolRegistry, rt: Runtime, value: Any
+) -> None:
+    """S0.8"""
+    schema: dict[str, Any] = {"type": "object", "properties": {"value": {}}}
+    registry.register(AsyncTool("any", "Take any value", schema, start))
+    with pytest.raises(Refused, match="input is not a JSON object") as caught:
+        await registry.execute("any", {"value": value})
+    assert caught.value.code == "ARGS_INVALID"
+    assert [session.agent async for session in rt.sessions()] == ["ci"]  # the fixture's
+
+
+async def test_a_result_can_be_validated_by_an_async_function(
+    registry: AsyncToolRegistry, rt: Runtime
+) -> None:
+    """S0.9, S0.38"""
+
+    async def is_url(result: PendingResult) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return str(result.output).startswith("https://")
+
+    registry.register(replace(PREVIEW, validate_result=is_url), replace=True)
+    started = await registry.execute("deploy-preview", {"branch": "x"})
+    calls = PendingToolCall(rt)
+    with pytest.raises(Refused, match="Result validation failed"):
+        await calls.complete(started["pendingID"], "up")
+    done = await calls.complete(started["pendingID"], "https://preview.example")
+    assert done["status"] == "completed"

@@ -7,6 +7,7 @@ import msgspec
 
 from perdure.app import Runtime, service_of, tenant_of
 from perdure.core.json_depth import encode_value
+from perdure.core.json_values import json_problem
 from perdure.core.pending.commands import CancelCall, Expire, SubmitError, SubmitResult
 from perdure.core.pending.record import PendingRecord, PendingTime
 from perdure.core.pending.settlement import is_overdue
@@ -15,6 +16,7 @@ from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Conflict, NotFound, Refused
 from perdure.pending.access import Call, Calls, call_json, session_entry, settle
 from perdure.runtime.ids import secret_id
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.tools.tool import DEFERRED_TIMEOUT_MS
 from perdure.runtime.values import Duration, parse_duration
 
@@ -45,10 +47,13 @@ class PendingToolCall:
 
         Its outcome is delivered to `notify_url`; `notify_secret` signs that, and its callbacks.
 
-        The session waits for it if `call_id` is a call of its present turn; any other is kept
-        with the session, and its model does not see it. Raises Conflict if the id is taken.
+        The session waits for it if `call_id` is an open call of its model; Refused if there is no
+        such call. Without `call_id` the record is kept for the program: the session does not wait
+        for it, and its model is not told of the result. Raises Conflict if the id is taken.
         """
         entry = await session_entry(self._rt, session_id)
+        if call_id is not None:
+            await self._check_call(entry, call_id)
         now = service_of(self._rt).now()
         limit = None if timeout is None else parse_duration(timeout) or None
         record = PendingRecord(
@@ -74,6 +79,16 @@ class PendingToolCall:
         if notify_url is not None or notify_secret is not None:
             hook = Hook(notify_url or "", notify_secret, of_call=True)
         return call_json(self._rt, await service_of(self._rt).calls.create(entry, record, hook))
+
+    async def _check_call(self, entry: SessionEntry, call_id: str) -> None:
+        """Raise Refused if the session has no open call of this id."""
+        state = (await service_of(self._rt).snapshot(entry)).log_state
+        if all(call.id != call_id for call in state.open_calls):
+            raise Refused(
+                f"session {entry.record.id!r} has no open call {call_id[:100]!r} of its model",
+                code="CALL_NOT_OPEN",
+                hint="leave out call_id for a record that the session does not wait for",
+            )
 
     def _secret_names(self, agent: str, name: str) -> tuple[str, ...]:
         """Return the names of the secret arguments, if the tool is known here."""
@@ -150,15 +165,25 @@ def _position(record: PendingRecord) -> tuple[int, str, list[int], str]:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """Return the value if it is a JSON object. Raises Refused."""
+    """Return a copy of the value if it is a JSON object. Raises Refused.
+
+    A value that an encoder would only turn into JSON, as bytes or a set, is refused.
+    """
     try:
-        return msgspec.json.decode(encode_value(value, "input"), type=dict[str, Any])
+        data = encode_value(value, "input")
+        if problem := json_problem(value, "input"):
+            raise _not_json(problem)
+        return msgspec.json.decode(data, type=dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(
-            f"input is not a JSON object: {error}",
-            code="ARGS_INVALID",
-            hint='pass a dict of JSON values, such as {"branch": "main"}',
-        ) from error
+        raise _not_json(str(error)) from error
+
+
+def _not_json(problem: str) -> Refused:
+    return Refused(
+        f"input is not a JSON object: {problem}",
+        code="ARGS_INVALID",
+        hint='pass a dict of JSON values, such as {"branch": "main"}',
+    )
 
 
 def submit_command(result: str | Mapping[str, Any]) -> SubmitResult:

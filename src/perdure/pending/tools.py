@@ -1,7 +1,7 @@
 """Asynchronous tools that a program can start without a model."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any, Final
@@ -41,7 +41,7 @@ class AsyncTool:
     description: str
     parameters: Mapping[str, Any]  # JSON schema
     execute: Callable[[dict[str, Any], Context[Any]], Any]
-    validate_result: Callable[[PendingResult], bool] | None = None
+    validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None = None
     timeout: Duration | EllipsisType | None = ...
 
     def as_tool(self) -> Tool[..., Any]:

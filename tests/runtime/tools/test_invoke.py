@@ -1,7 +1,7 @@
 """Running a tool: approval, prompts, injection, threads and time."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -69,23 +69,34 @@ def test_the_prompt_shows_tool_and_input() -> None:
     assert render_prompt(ASK_USER, {"question": "Why {tool}?"}) == "Why {tool}?"
 
 
-def test_a_validator_that_raises_refuses_the_result() -> None:
+async def test_a_validator_that_raises_refuses_the_result() -> None:
     """S0.38"""
 
     def breaks(result: PendingResult) -> bool:
         raise RuntimeError(result)
 
     five = PendingResult("Refund", {"cents": 5}, {"currency": "EUR"})
-    assert is_valid_result(refund, five)
-    validators: list[tuple[Callable[[PendingResult], bool], bool]] = [
+
+    async def is_other(result: PendingResult) -> bool:
+        return result.title == "Other"
+
+    async def breaks_later(result: PendingResult) -> bool:
+        raise RuntimeError(result)
+
+    assert await is_valid_result(refund, five)
+    validators: list[tuple[Callable[[PendingResult], bool | Awaitable[bool]], bool]] = [
         (lambda result: result.output["cents"] == 5, True),
         (lambda result: result.metadata["currency"] == "EUR", True),
         (lambda result: result.title == "Refund", True),
         (lambda result: result.title == "Other", False),
         (breaks, False),
+        (is_other, False),
+        (lambda result: is_other(PendingResult("Other", None, {})), True),
+        (breaks_later, False),
     ]
     for validate, is_valid in validators:
-        assert is_valid_result(replace(refund, validate_result=validate), five) is is_valid
+        checked = replace(refund, validate_result=validate)
+        assert await is_valid_result(checked, five) is is_valid
 
 
 class Colour(Enum):

@@ -190,6 +190,6 @@ async def invalid_results(drive: LeasedWriter, calls: Sequence[Call]) -> list[Ca
         with suppress(NotFound):  # removed since: settled calls are kept for days
             inbox = drive.resources.pending_inbox
             result = (await inbox.pending_record(call.unchecked)).result
-            if result is not None and not is_valid_result(tool, result):
+            if result is not None and not await is_valid_result(tool, result):
                 invalid.append(call)
     return invalid

@@ -95,7 +95,7 @@ async def check_acceptable(agents: Agents, record: PendingRecord, command: Comma
         case Approve() if tool is not None:
             _check_approved(agent, tool, {**record.input, **(command.args or {})})
         case SubmitResult() if tool is not None:
-            if not is_valid_result(tool, submitted_result(record, command)):
+            if not await is_valid_result(tool, submitted_result(record, command)):
                 raise Refused(
                     RESULT_INVALID,
                     code="RESULT_INVALID",

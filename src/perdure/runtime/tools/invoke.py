@@ -64,13 +64,14 @@ def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def is_valid_result(tool: Tool[..., Any], result: PendingResult) -> bool:
+async def is_valid_result(tool: Tool[..., Any], result: PendingResult) -> bool:
     """Return True if the tool's validator accepts a submitted result; raising refuses it."""
     if tool.validate_result is None:
         return True
     try:
         with CONTAINED:
-            return bool(tool.validate_result(result))
+            verdict = tool.validate_result(result)
+            return bool(await verdict if inspect.isawaitable(verdict) else verdict)
     except Exception:  # noqa: BLE001 - the user's validator
         return False
 

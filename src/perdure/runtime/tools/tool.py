@@ -73,7 +73,7 @@ class Tool(Generic[P, R]):
     timeout: Duration | EllipsisType | None = ...
     idempotent: bool = False
     on_crash: OnCrash | None = None
-    validate_result: Callable[[PendingResult], bool] | None = None
+    validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None = None
     aliases: Sequence[str] = ()
     redact: Sequence[str] = ()
     allowed_decisions: Sequence[DecisionKind] | None = None  # None: all
@@ -205,7 +205,7 @@ class ToolOptions(TypedDict, total=False):
     timeout: Duration | EllipsisType | None
     idempotent: bool
     on_crash: OnCrash | None
-    validate_result: Callable[[PendingResult], bool] | None
+    validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None
     aliases: Sequence[str]
     redact: Sequence[str]
     allowed_decisions: Sequence[DecisionKind] | None
@@ -234,7 +234,7 @@ def tool(  # noqa: PLR0913 - the options of a tool
     timeout: Duration | EllipsisType | None = ...,
     idempotent: bool = False,
     on_crash: OnCrash | None = None,
-    validate_result: Callable[[PendingResult], bool] | None = None,
+    validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None = None,
     aliases: Sequence[str] = (),
     redact: Sequence[str] = (),
     allowed_decisions: Sequence[DecisionKind] | None = None,
@@ -355,8 +355,6 @@ def _check_options(target: Tool[..., Any]) -> None:
             f"tool {target.name!r}: on_crash='retry' needs idempotent=True",
             hint="set idempotent=True only if a repeat with the same effect_id does no harm",
         )
-    if inspect.iscoroutinefunction(target.validate_result):
-        raise ConfigError(f"tool {target.name!r}: validate_result must be a plain function")
     if not isinstance(target.requires_approval, bool) and not callable(target.requires_approval):
         raise ConfigError(f"tool {target.name!r}: requires_approval must be a bool or a function")
     _ = target.approval_policy
