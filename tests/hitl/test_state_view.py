@@ -21,6 +21,7 @@ from perdure.hitl import (
     save_execution_state_to_session,
     update_session_metadata,
 )
+from perdure.pending import PendingToolCall
 from perdure.store.base import Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -651,6 +652,12 @@ async def test_the_request_says_what_is_asked(in_memory: MakeRuntime) -> None:
         (record,) = [one async for one in rt._service.calls.list(None)]
         (call,) = result.pending
         assert hitl.approval_request(record) == hitl.approval_request(call) == call.request
+        (listed,) = await PendingToolCall(rt).list()
+        assert hitl.approval_request(listed) == call.request
+        wrong_values: list[Any] = [{}, {"request": 5}, None, "p_1", {**listed, "request": None}]
+        for wrong in wrong_values:
+            with pytest.raises(Refused, match="it is not a pending call"):
+                hitl.approval_request(wrong)
         text, data = hitl.approval_request(call)["parts"]
         assert text["text"] == 'Run refund with {"order": 1, "cents": 5}?'
         assert data["data"] == {

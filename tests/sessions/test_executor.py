@@ -13,6 +13,7 @@ from perdure.errors import Refused
 from perdure.sessions import (
     AgentExecutor,
     AgentSystemBuilder,
+    EventLogger,
     FilesystemStorage,
     InMemoryStorage,
     NoOpStorage,
@@ -103,3 +104,32 @@ async def test_a_folder_of_another_process_is_refused_with_its_pid(tmp_path: Pat
         await system.executor.execute("a", "Go")
     await asyncio.to_thread(other.communicate, "\n")
     assert (await system.executor.execute("a", "Go")).output == "one"
+
+
+@pytest.mark.parametrize("kind", ["memory", "filesystem", "sqlite"])
+async def test_what_an_application_logs_after_an_execution_is_for_readers(
+    tmp_path: Path, kind: str
+) -> None:
+    """S2.40: before the first execution it is the history; afterwards it is not in requests."""
+    storages: dict[str, SessionStorage] = {
+        "memory": InMemoryStorage(),
+        "filesystem": FilesystemStorage(tmp_path / "sessions"),
+        "sqlite": StoreStorage(f"sqlite:///{tmp_path}/s.db"),
+    }
+    model, storage = ScriptedModel([{"text": "one"}, {"text": "two"}]), storages[kind]
+    builder = AgentSystemBuilder.default().with_storage(storage).with_session_id("s")
+    logger = EventLogger(storage, "s")
+    for text in ("before", "between"):
+        logger.log_user_message(text)
+        await logger.flush()
+        system = await builder.with_agents(Agent("a", model=model)).build()
+        await system.executor.execute("a", f"prompt {text}")
+    contents = [str(getattr(item, "content", "")) for item in model.requests[-1].messages]
+    assert [text for text in ("before", "prompt before", "prompt between") if text in contents] == [
+        "before",
+        "prompt before",
+        "prompt between",
+    ]
+    assert "between" not in contents
+    recovered = await (await builder.build()).session_manager.recover_session("s")
+    assert {"role": "user", "content": "between"} in recovered

@@ -104,6 +104,7 @@ class Runtime:
         mcp_servers: Sequence[MCPServer] = (),
         telemetry: Mapping[str, bool] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
+        resume_running: bool = True,
         poison_after: int = POISON_AFTER,
         tasks: Mapping[str, Any] | None = None,
     ) -> None:
@@ -115,6 +116,7 @@ class Runtime:
             address_filter=allowed_addresses(webhook_allow),
             telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
+            resumes_running=resume_running,
             poison_after=check_count(poison_after, "poison_after"),
             tasks=task_options(tasks),
         )

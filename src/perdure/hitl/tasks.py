@@ -1,7 +1,7 @@
 """Tasks by their state, and the requests that approvers get."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -99,9 +99,24 @@ async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
     return waiting
 
 
-def approval_request(call: PendingCall | PendingRecord) -> dict[str, Any]:
+def approval_request(call: PendingCall | PendingRecord | Mapping[str, Any]) -> dict[str, Any]:
     """Return the message that asks an approver about a call: a text, and the same as data.
 
-    Every JSON of such a call has it as `request`.
+    `call` is a pending call, or its JSON, as lists and routes return it: it has the message as
+    `request`. Raises Refused for other values.
     """
-    return call.request if isinstance(call, PendingCall) else requests.approval_request(call)
+    if isinstance(call, PendingRecord):
+        return requests.approval_request(call)
+    request = call.request if isinstance(call, PendingCall) else _request_in(call)
+    if request is None:
+        raise Refused(
+            "no approver is asked about this call, or it is not a pending call",
+            code="VALUE_INVALID",
+            hint="pass a call of the kind approval or question, as rt.pending() returns it",
+        )
+    return request
+
+
+def _request_in(call: object) -> dict[str, Any] | None:
+    request = call.get("request") if isinstance(call, Mapping) else None
+    return request if isinstance(request, dict) else None

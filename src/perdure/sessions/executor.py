@@ -65,6 +65,7 @@ class AgentExecutor:
         """Send a prompt to the agent and follow the session until it parks.
 
         If the storage has events of the session, the conversation continues from them, repaired.
+        What the application logs after the first execution is not sent to the model.
         Raises StoreError if the storage does not store an event.
         """
         service = service_of(self._runtime)
