@@ -52,5 +52,6 @@ def downgrade(database: Path) -> None:
         "DROP INDEX pending_call_timeout",
         "ALTER TABLE record DROP COLUMN crc",
         "ALTER TABLE entry DROP COLUMN crc",
+        "ALTER TABLE stream DROP COLUMN crc",
         "PRAGMA user_version = 1",
     )

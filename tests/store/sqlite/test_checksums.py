@@ -78,6 +78,69 @@ async def test_rows_of_an_older_schema_are_accepted_and_new_ones_are_checked(
     await store.close()
 
 
+DAMAGED_ROWS = [
+    "kind = 'session:b'",
+    "id = 's//other'",
+    "tries = 'many'",
+    "epoch = 'first'",
+    "gone = 1",
+    "holder = x'ff'",
+    "crc = crc + 1",
+]
+
+
+@pytest.mark.parametrize("change", DAMAGED_ROWS)
+async def test_a_stream_whose_row_has_changed_is_corrupt_and_hinders_no_other(
+    database: Path, change: str
+) -> None:
+    await fill_file(database)
+    edit(database, f"UPDATE stream SET {change} WHERE id = 's//s0'")  # noqa: S608
+    name = "s//other" if "id" in change.split() else "s//s0"
+    store = await opened(database)
+    with pytest.raises(Corrupt, match=f"the row of the stream {name} is damaged"):
+        await store.read(name)
+    async with anyio.create_task_group() as group:  # one batch
+        group.start_soon(store.commit, [Write("s//s1", [Record("user", b"[]")])])
+        with pytest.raises(Corrupt, match=f"the row of the stream {name} is damaged"):
+            await store.commit([Write(name, [Record("user", b"[]")])])
+    await store.renew("worker", 60_000, join=True)
+    assert [lease.stream for lease in await store.claim("worker", "session:a", 1)] == ["s//s1"]
+    assert [lease.stream for lease in await store.claim("worker", "session:a", 9)] == ["s//s2"]
+    assert await store.claim("worker", "session:a", 1, only=name) == []
+    assert await store.claim("worker", "session:b", 9) == []
+    await store.renew("worker", 0)
+    await store.commit([Write(name, erase=True)])
+    await store.close()
+
+
+async def test_a_new_stream_never_gets_the_number_of_a_lost_one(database: Path) -> None:
+    """Its records and entries would be those of the new one."""
+    await fill_file(database)
+    edit(database, "DELETE FROM stream WHERE id = 's//s2'")
+    store = await opened(database)
+    await store.commit([Write("new", [Record("user", b"[]")], create="session:a", head=0)])
+    assert [record.data for record in (await store.read("new")).records] == [b"[]"]
+    with pytest.raises(Corrupt, match="session /s2"):
+        await store.get("session", "/s2")
+    await store.close()
+
+
+async def test_a_row_of_an_older_schema_gets_its_checksum_when_it_is_written(
+    database: Path,
+) -> None:
+    await fill_file(database)
+    edit(database, "UPDATE stream SET crc = NULL")
+    store = await opened(database)
+    await store.commit([Write("s//s0", wake=0)])
+    await store.close()
+    edit(database, "UPDATE stream SET kind = 'session:b'")
+    store = await opened(database)
+    with pytest.raises(Corrupt):
+        await store.read("s//s0")
+    assert (await store.read("s//s1")).head == 2
+    await store.close()
+
+
 @pytest.mark.parametrize("size", [0, 1, 100])
 def test_a_file_that_was_emptied_is_refused(database: Path, size: int) -> None:
     anyio.run(fill_file, database)

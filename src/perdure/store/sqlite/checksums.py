@@ -4,15 +4,17 @@ Rows of an older schema have no checksum, and are accepted as they are.
 """
 
 import sqlite3
-from typing import Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from msgspec import structs
 
+from perdure.errors import Corrupt
 from perdure.store.base import Entry
 
 _FIRST_SCHEMA: Final = 3  # with the column `crc`
 _LISTINGS_SCHEMA: Final = 5  # with the columns `listing` and `at`
+_STREAMS_SCHEMA: Final = 7  # with the column `crc` of streams
 DAMAGED: Final = b"\0damaged"  # instead of the data of a damaged row: no decoder accepts it
 
 
@@ -25,6 +27,47 @@ def entry_checksum(entry: Entry, sid: int) -> int:
     """Return the checksum of an entry's row."""
     columns = f"{entry.version} {entry.due} {sid} {entry.state}\n{entry.kind}\n{entry.key}"
     return crc32(entry.data, crc32(columns.encode()))
+
+
+def stream_checksum(sid: int, stream: str, kind: str, *, gone: bool) -> int:
+    """Return the checksum of what a stream's row says for as long as the stream exists."""
+    return crc32(f"{sid} {gone:d} {kind}\n{stream}".encode("utf-8", "surrogateescape"))
+
+
+class StoredStream(NamedTuple):
+    """The row of a stream as it is stored: in a damaged one, values of any type."""
+
+    sid: int
+    stream: Any
+    kind: Any
+    head: Any
+    epoch: Any
+    holder: Any
+    due: Any
+    tries: Any
+    gone: Any
+    crc: int | None
+
+    @property
+    def is_sound(self) -> bool:
+        """Report whether the row can be used: its types and its checksum are right."""
+        sid, stream, kind, head, epoch, holder, due, tries, gone, crc = self
+        if type(stream) is not str or type(kind) is not str:
+            return False
+        if not (type(epoch) is type(tries) is type(gone) is int) or type(head or 0) is not int:
+            return False
+        if not (due is None or type(due) is int) or not (holder is None or type(holder) is str):
+            return False
+        return crc is None or crc == stream_checksum(sid, stream, kind, gone=bool(gone))
+
+
+def damaged_stream(stream: str) -> Corrupt:
+    """Return the error of a stream whose row is damaged."""
+    return Corrupt(
+        f"the row of the stream {stream} is damaged",
+        hint="run perdure doctor",
+        details={"stream": stream},
+    )
 
 
 def checked_entry(entry: Entry, sid: int, crc: int | None) -> Entry:
@@ -41,6 +84,12 @@ def listing_columns(connection: sqlite3.Connection) -> str:
     """Return the columns of an entry's place in its listing; NULL if the schema has none."""
     (schema,) = connection.execute("PRAGMA user_version").fetchone()
     return "listing, at" if schema >= _LISTINGS_SCHEMA else "NULL, NULL"
+
+
+def stream_checksum_column(connection: sqlite3.Connection) -> str:
+    """Return the column of the checksums of streams; NULL if the schema has none."""
+    (schema,) = connection.execute("PRAGMA user_version").fetchone()
+    return "crc" if schema >= _STREAMS_SCHEMA else "NULL"
 
 
 def checksum_column(connection: sqlite3.Connection) -> str:

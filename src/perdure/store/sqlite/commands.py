@@ -7,6 +7,7 @@ from typing import NamedTuple, assert_never
 from perdure.errors import StoreError
 from perdure.store.base import Heads, Lease, Lost, StoreRefusal
 from perdure.store.judge import Commit, due_after_reaping, judge
+from perdure.store.sqlite.checksums import StoredStream, damaged_stream
 from perdure.store.sqlite.lease_ends import LeaseEnds
 from perdure.store.sqlite.row_cache import RowCache
 from perdure.store.sqlite.side_files import LivenessLock
@@ -19,15 +20,21 @@ _NOTHING_DUE = """
     SELECT NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
 """
 _IS_DUE = "SELECT 1 FROM stream WHERE id = ? AND kind = ? AND holder IS NULL AND due <= ?"
+# The name of a damaged row may be a text that is not UTF-8.
 _CLAIM_OLDEST = """
-    SELECT sid, id, (SELECT max(seq) FROM record WHERE record.sid = stream.sid), epoch, tries
+    SELECT sid, CAST(id AS BLOB), kind,
+           (SELECT max(seq) FROM record WHERE record.sid = stream.sid), epoch, NULL, due, tries,
+           gone, crc
     FROM stream INDEXED BY stream_due WHERE kind = ? AND holder IS NULL AND due <= ?
     ORDER BY due LIMIT ?
 """
 _LEASE = """
     UPDATE stream SET holder = ?, epoch = epoch + 1, due = NULL, tries = tries + 1 WHERE sid = ?
 """
-_HELD = "SELECT sid, id, tries FROM stream WHERE holder = ?"
+_HELD = """
+    SELECT sid, CAST(id AS BLOB), CASE WHEN typeof(tries) = 'integer' THEN tries ELSE 0 END
+    FROM stream WHERE holder = ?
+"""
 _FREE = "UPDATE stream SET holder = NULL, epoch = epoch + 1, due = ? WHERE sid = ?"
 
 
@@ -128,7 +135,12 @@ class CommandExecutor:
             if head is not None:
                 return Heads({write.stream: head}, foreign_writes=self.foreign_writes)
         alive = {name for name in commit.claimants() if self._is_alive(name, after=now)}
-        outcome = judge(commit, self._row_cache.rows_of(commit), now, alive)
+        rows = self._row_cache.rows_of(commit)
+        if self._row_cache.damaged:
+            for write in commit.writes:
+                if write.stream in self._row_cache.damaged and not write.erase:
+                    return damaged_stream(write.stream)
+        outcome = judge(commit, rows, now, alive)
         if isinstance(outcome, StoreRefusal):
             return outcome
         self._row_cache.apply(outcome)
@@ -154,14 +166,28 @@ class CommandExecutor:
             )
             return [] if lease is None else [lease]
         self.flush()
-        due = self._execute(_CLAIM_OLDEST, (claim.kind, now, limit)).fetchall()
-        self._executemany(_LEASE, [(claim.holder, sid) for sid, *_ in due])
-        for _, stream, *_ in due:
-            self._row_cache.forget_stream(stream)
+        due = self._oldest(claim.kind, now, limit) if limit else []
+        self._executemany(_LEASE, [(claim.holder, row.sid) for row in due])
+        for row in due:
+            self._row_cache.forget_stream(row.stream)
         return [
-            Lease(stream, epoch + 1, claim.holder, head or 0, tries + 1, now)
-            for _, stream, head, epoch, tries in due
+            Lease(row.stream, row.epoch + 1, claim.holder, row.head or 0, row.tries + 1, now)
+            for row in due
         ]
+
+    def _oldest(self, kind: str, now: int, limit: int) -> list[StoredStream]:
+        """Return the streams that are due first; damaged ones are left out."""
+        most = limit
+        while True:
+            rows = self._execute(_CLAIM_OLDEST, (kind, now, most)).fetchall()
+            streams = (
+                StoredStream(sid, name.decode("utf-8", "surrogateescape"), *values)
+                for sid, name, *values in rows
+            )
+            due = [stream for stream in streams if stream.is_sound]
+            if len(due) >= limit or len(rows) < most:
+                return due[:limit]
+            most += most - len(due)  # behind the damaged ones are others
 
     def _reap_dead(self, instant: int, now: int) -> int:
         """Reap the holders that are dead at an instant, and count them."""
@@ -222,5 +248,5 @@ class CommandExecutor:
             freed = [(due_after_reaping(tries, now), sid) for sid, _, tries in streams]
             self._executemany(_FREE, freed)
             for _, stream, _ in streams:
-                self._row_cache.forget_stream(stream)
+                self._row_cache.forget_stream(stream.decode("utf-8", "surrogateescape"))
             self._execute("DELETE FROM holder WHERE name = ?", (holder,))

@@ -6,6 +6,7 @@ from functools import cache
 
 from perdure.store.base import Entry, Order, Page, StreamState
 from perdure.store.shared.paging import LAST_DUE, ListingQuery, listing_cursor
+from perdure.store.sqlite.checksums import StoredStream, damaged_stream
 from perdure.store.sqlite.reads import ENTRY, Bounds, TooLarge, entry_from_row
 
 _BY_TIME = ("at", "key")
@@ -16,8 +17,8 @@ _OF_STREAM = f"""
     ORDER BY kind, key LIMIT ?
 """  # noqa: S608 - no value in it
 _STATES = """
-    SELECT id, kind, (SELECT coalesce(max(seq), 0) FROM record WHERE record.sid = stream.sid),
-           epoch, holder, due, gone
+    SELECT sid, id, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
+           epoch, holder, due, tries, gone, crc
     FROM stream WHERE id > ? ORDER BY id LIMIT ?
 """
 
@@ -61,12 +62,20 @@ def entries_of(connection: sqlite3.Connection, bounds: Bounds, stream: str) -> S
 def stream_states(
     connection: sqlite3.Connection, bounds: Bounds, after: str, limit: int
 ) -> Sequence[StreamState]:
-    """Return streams by id; the head of a gone stream was deleted with its records."""
+    """Return streams by id; the head of a gone stream was deleted with its records.
+
+    Raises Corrupt.
+    """
     most = max(limit, 0)
     if most > bounds.rows:
         raise TooLarge
-    rows = connection.execute(_STATES, (after, most)).fetchall()
+    rows = [StoredStream(*row) for row in connection.execute(_STATES, (after, most)).fetchall()]
+    for row in rows:
+        if not row.is_sound:
+            raise damaged_stream(str(row.stream))
     return [
-        StreamState(name, kind, head, epoch, holder, due, gone=bool(gone))
-        for name, kind, head, epoch, holder, due, gone in rows
+        StreamState(
+            row.stream, row.kind, row.head or 0, row.epoch, row.holder, row.due, gone=bool(row.gone)
+        )
+        for row in rows
     ]

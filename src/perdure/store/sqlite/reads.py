@@ -8,7 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page, Record, Slice
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
-from perdure.store.sqlite.checksums import DAMAGED, checked_entry, record_checksum
+from perdure.store.sqlite.checksums import (
+    DAMAGED,
+    StoredStream,
+    checked_entry,
+    damaged_stream,
+    record_checksum,
+)
 from perdure.store.sqlite.packed_data import PLAIN, is_repeating, unpack
 
 T = TypeVar("T")
@@ -17,8 +23,9 @@ T = TypeVar("T")
 _DATA = "CASE WHEN length(data) <= ? THEN data END"
 # One row for each record, or one without a record. The head is that of the same moment.
 _SLICE = f"""
-    SELECT type, {_DATA}, at, seq, pos, stream.sid, crc, holder, due, gone,
-           (SELECT max(seq) FROM record WHERE sid = (SELECT sid FROM stream WHERE id = ?2))
+    SELECT type, {_DATA}, at, seq, pos, stream.sid, record.crc, stream.id, kind,
+           (SELECT max(seq) FROM record WHERE sid = (SELECT sid FROM stream WHERE id = ?2)),
+           epoch, holder, due, tries, gone, stream.crc
     FROM stream LEFT JOIN record ON record.sid = stream.sid AND seq > ?3
     WHERE stream.id = ?2 ORDER BY seq LIMIT ?4
 """  # noqa: S608 - no value in it
@@ -178,8 +185,11 @@ def read(
     rows: list[Any] = connection.execute(_SLICE, values).fetchall()
     if not rows:
         raise NoStream(f"there is no stream {stream}", stream=stream)
-    *_, holder, due, gone, head = rows[0]
-    if gone:
+    row = StoredStream(rows[0][5], *rows[0][7:])
+    if not row.is_sound:
+        raise damaged_stream(stream)
+    head = row.head or 0
+    if row.gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
     if len(rows) > bounds.rows:
         raise TooLarge
@@ -187,7 +197,7 @@ def read(
     if limit and rows[0][3] is not None:
         records = tuple(_records(rows, bounds, stream, connection))
         check_complete(records, stream, after, min(head, after + limit))
-    return Slice(records, head or 0, holder, due)
+    return Slice(records, head, row.holder, row.due)
 
 
 def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:

@@ -20,12 +20,18 @@ from perdure.store.judge import (
     row_after_claim,
     row_after_undone_claim,
 )
-from perdure.store.sqlite.checksums import checked_entry, entry_checksum, record_checksum
+from perdure.store.sqlite.checksums import (
+    StoredStream,
+    checked_entry,
+    entry_checksum,
+    record_checksum,
+    stream_checksum,
+)
 from perdure.store.sqlite.packed_data import pack, pack_repeating
 
 _STREAM = """
-    SELECT id, sid, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
-           epoch, holder, due, tries, gone
+    SELECT sid, id, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
+           epoch, holder, due, tries, gone, crc
     FROM stream WHERE id
 """
 _ENTRY = """
@@ -40,11 +46,18 @@ _FEW = 8
 _MANY = f"IN ({', '.join('?' * _CHUNK)})"
 _LOAD_STREAMS, _LOAD_ENTRIES = f"{_STREAM} {_MANY}", f"{_ENTRY} {_MANY}"
 _ADD_STREAM = """
-    INSERT INTO stream (epoch, holder, due, tries, gone, sid, id, kind)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO stream (epoch, holder, due, tries, gone, sid, id, kind, crc)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SET_STREAM = """
     UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
+"""
+# What the checksum covers: of an erased stream, and of one that has none yet.
+_SET_IDENTITY = "UPDATE stream SET kind = ?, crc = ? WHERE sid = ?"
+# The rows of a stream whose own row is lost keep its number.
+_LAST_SIDS = """
+    SELECT (SELECT max(sid) FROM stream), (SELECT max(sid) FROM record),
+           (SELECT max(sid) FROM entry INDEXED BY entry_stream)
 """
 _ADD_RECORD = "INSERT INTO record (sid, seq, type, at, data, crc) VALUES (?, ?, ?, ?, ?, ?)"
 # Many rows per statement: AUTOINCREMENT updates its own table once per statement, and after each
@@ -86,6 +99,8 @@ class RowCache:
         self.entries: dict[_Key, Entry | None] = {}
         self._rows = Rows(self.streams, self.entries, foreign_writes)
         self._sids: dict[str, int] = {}
+        self.damaged: set[str] = set()  # streams whose rows are damaged: they can only be erased
+        self._without_checksum: set[str] = set()
         self._last_sid: int | None = None
         self._bytes = 0  # of the entries' data
         self._new_records: list[_NewRecord] = []
@@ -113,6 +128,8 @@ class RowCache:
         """Forget all rows and all changes that were not written."""
         for rows in (self.streams, self.entries, self._sids, self._new_records):
             rows.clear()
+        self.damaged.clear()
+        self._without_checksum.clear()
         self._old_streams.clear()
         self._old_entries.clear()
         self._last_sid, self._version, self._bytes = None, None, 0
@@ -121,6 +138,7 @@ class RowCache:
     def forget_stream(self, stream: str) -> None:
         """Forget a row that a statement has changed; the cache has no unwritten change of it."""
         self.streams.pop(stream, None)
+        self.damaged.discard(stream)
         self._is_loaded = False
 
     def append(self, write: Write, now: int) -> int | None:
@@ -148,6 +166,8 @@ class RowCache:
             self._load_stream(stream)
         row = self.streams[stream]
         if row is None or row.kind != kind or not is_claimable(row, now):
+            return None
+        if stream in self.damaged:
             return None
         new = row_after_claim(row, holder)
         self._old_streams.setdefault(stream, row)
@@ -235,8 +255,16 @@ class RowCache:
             self._cache_streams(self._execute(_LOAD_STREAMS, names).fetchall())
 
     def _cache_streams(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        for stream, sid, kind, head, epoch, holder, due, tries, gone in rows:
+        for values in rows:
+            row = StoredStream(*values)
+            sid, stream, kind, head, epoch, holder, due, tries, gone, crc = row
             self._sids[stream] = sid
+            if not row.is_sound:
+                self.damaged.add(stream)
+                self.streams[stream] = _erasable(row)
+                continue
+            if crc is None:
+                self._without_checksum.add(stream)
             self.streams[stream] = StreamRow(kind, head or 0, epoch, holder, due, tries, bool(gone))
 
     def _load_entry(self, kind: str, key: str) -> None:
@@ -262,12 +290,14 @@ class RowCache:
 
     def _new_sid(self) -> int:
         if self._last_sid is None:  # streams are never removed, so the highest is the last
-            (self._last_sid,) = self._execute("SELECT coalesce(max(sid), 0) FROM stream").fetchone()
+            sids = self._execute(_LAST_SIDS).fetchone()
+            self._last_sid = max((sid for sid in sids if isinstance(sid, int)), default=0)
         self._last_sid += 1
         return self._last_sid
 
     def _erase(self, stream: str) -> None:
         self.flush()
+        self.damaged.discard(stream)
         self._execute("DELETE FROM entry WHERE sid = ?", (self._sids[stream],))
         self._execute("DELETE FROM record WHERE sid = ?", (self._sids[stream],))
         for key, entry in self.entries.items():
@@ -275,13 +305,22 @@ class RowCache:
                 self.entries[key] = None
 
     def _flush_streams(self) -> None:
-        changes: dict[str, list[tuple[Any, ...]]] = {_ADD_STREAM: [], _SET_STREAM: []}
+        changes: dict[str, list[tuple[Any, ...]]] = {
+            _ADD_STREAM: [],
+            _SET_STREAM: [],
+            _SET_IDENTITY: [],
+        }
         for stream, before in self._old_streams.items():
             row, sid = self.streams[stream], self._sids[stream]
             if row is not None and before is None:
-                changes[_ADD_STREAM].append((*row[2:], sid, stream, row.kind))
+                crc = stream_checksum(sid, stream, row.kind, gone=row.gone)
+                changes[_ADD_STREAM].append((*row[2:], sid, stream, row.kind, crc))
             elif row is not None:
                 changes[_SET_STREAM].append((*row[2:], sid))
+                if row.gone or stream in self._without_checksum:
+                    crc = stream_checksum(sid, stream, row.kind, gone=row.gone)
+                    changes[_SET_IDENTITY].append((row.kind, crc, sid))
+        self._without_checksum.difference_update(self._old_streams)
         self._old_streams.clear()
         self._run(changes)
 
@@ -342,6 +381,16 @@ def _packed(records: Sequence[_NewRecord]) -> Iterator[_NewRecord]:
         stored = pack_repeating(data, whole[2]) if is_next else None
         whole = (sid, seq, data if stored is None else b"")
         yield sid, seq, type_, at, pack(data) if stored is None else stored
+
+
+def _erasable(row: StoredStream) -> StreamRow:
+    """Return a damaged row as far as it is used to erase the stream, and to name its kind."""
+    return StreamRow(
+        row.kind if type(row.kind) is str else "",
+        row.head if type(row.head) is int else 0,
+        row.epoch if type(row.epoch) is int else 0,
+        tries=0,
+    )
 
 
 def _indexed(entry: Entry) -> tuple[str, str, str | None, int | None]:
