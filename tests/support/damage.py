@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perdure.core.session.naming import session_key, session_stream
+from perdure.store.inspect import StoreInspector, StreamInspection
 
 LOG = (
     *("user", "agent_start", "assistant", "tool_call", "tool_started", "tool_result"),
@@ -83,6 +84,13 @@ def _names(session: str, other: str) -> dict[str, str]:
 
 def _replaced(old: str, new: str) -> str:
     return f"CAST(replace(CAST(data AS TEXT), '{old}', '{new}') AS BLOB)"
+
+
+def inspected(inspector: StoreInspector) -> list[StreamInspection]:
+    """Return all streams of a store."""
+    streams: list[StreamInspection] = []
+    inspector.each_stream(streams.append)
+    return streams
 
 
 def _codes(*codes: str) -> frozenset[str]:

@@ -1,13 +1,17 @@
 """Read-only questions about a store that other processes may be using: sizes, damage, records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from perdure.store.base import Entry
+
+_LOST: Final = "lost/"  # begins the name of a stream whose own name is lost
+
+RowHealth = Literal["sound", "damaged", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,9 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class StreamInspection:
-    """One stream with all its records."""
+    """One stream with all its records; one without its name has the name of its number."""
 
-    stream: str
+    stream: str  # see `lost_stream`
     kind: str
     head: int
     epoch: int
@@ -89,6 +93,32 @@ class StreamInspection:
     records: tuple[StoredRecord, ...] = ()
     remarks: tuple[Remark, ...] = ()
     entries: tuple[tuple[str, str, int, Any], ...] = ()  # kind, key, version, data
+    number: int = 0  # of its row; 0: the store has no such numbers
+    due: int | None = None
+    row: RowHealth = "sound"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredStream:
+    """The row of a stream as it is to be written again, for one that is damaged or missing."""
+
+    number: int
+    stream: str
+    kind: str
+    head: int
+    epoch: int
+    due: int | None
+
+
+def lost_stream(number: int) -> str:
+    """Return the name of a stream whose own name is lost."""
+    return f"{_LOST}{number}"
+
+
+def lost_number(stream: str) -> int | None:
+    """Return the number in the name of a stream whose own name is lost; else None."""
+    number = stream.removeprefix(_LOST)
+    return int(number) if number != stream and number.lstrip("-").isdigit() else None
 
 
 class StoreInspector(Protocol):
@@ -111,12 +141,8 @@ class StoreInspector(Protocol):
         """Return what is damaged in the database or its files; `full` checks more, slowly."""
         ...
 
-    def holes(self) -> list[tuple[str, int]]:
-        """Return the streams with missing records, and how many each."""
-        ...
-
-    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
-        """Call `visit` with every record and its stream."""
+    def each_stream(self, visit: Callable[[StreamInspection], None]) -> None:
+        """Call `visit` with every stream that is not gone, also with those whose row is lost."""
         ...
 
     def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
@@ -124,11 +150,19 @@ class StoreInspector(Protocol):
         ...
 
     def streams(self) -> list[str]:
-        """Return the ids of all streams that are not gone."""
+        """Return the names of all streams that are not gone, also of those whose row is lost."""
         ...
 
     def stream(self, stream: str) -> StreamInspection | None:
         """Return one stream with its records, None if it never existed."""
+        ...
+
+    def restore_stream(self, row: RestoredStream) -> None:
+        """Write the row of a stream again, unless it is sound by now. Raises StoreError."""
+        ...
+
+    def remove_entries(self, keys: Sequence[tuple[str, str]], number: int) -> None:
+        """Delete the entries with these kinds and keys that are not of the stream `number`."""
         ...
 
     def save_original(self, stream: str) -> Path:

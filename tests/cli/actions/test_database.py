@@ -165,7 +165,7 @@ def test_a_start_that_was_cut_off_is_a_finding(shop: Shop) -> None:
 def test_an_event_that_cannot_be_read_is_named_by_its_seq(waits: Shop, damage: Any) -> None:
     edit("UPDATE record SET data = ? WHERE seq = 1", values=(damage,))
     told = found(waits)["EVENT_UNREADABLE"]
-    assert told["details"] == {"sessionID": "s1", "seq": 1}
+    assert told["details"] == {"sessionID": "s1", "tenant": "", "seq": 1}
     assert "perdure sessions export s1" in told["remedy"]
     assert waits.run("doctor").exit_code == 7
 
@@ -173,7 +173,7 @@ def test_an_event_that_cannot_be_read_is_named_by_its_seq(waits: Shop, damage: A
 def test_lost_events_and_entries_that_cannot_be_read_are_named(waits: Shop) -> None:
     edit("DELETE FROM record WHERE seq = 2", "UPDATE entry SET data = x'7b' WHERE kind = 'pending'")
     told = found(waits)
-    assert told["EVENTS_MISSING"]["text"] == "session s1 has lost 1 event"
+    assert told["EVENTS_MISSING"]["text"] == "session s1: missing events: 2"
     assert "the pending entry p_" in told["ENTRY_UNREADABLE"]["text"]
     for check in ("EVENTS_MISSING", "ENTRY_UNREADABLE"):
         assert "perdure doctor s1 --fix" in told[check]["remedy"]

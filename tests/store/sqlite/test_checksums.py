@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.store.sqlite.filled import downgrade, edit, fill_file
+from tests.support.damage import inspected
 
 from perdure.errors import Corrupt
 from perdure.store.base import Put, Record, Write
@@ -26,8 +27,7 @@ async def test_a_record_that_has_changed_is_corrupt(database: Path, change: str)
     await fill_file(database)
     edit(database, f"UPDATE record SET {change} WHERE seq = 2 AND sid = 1")  # noqa: S608
     inspector = SqliteInspector(database)
-    problems: list[str] = []
-    inspector.records(lambda stream, record: problems.append(record.problem))
+    problems = [record.problem for stream in inspected(inspector) for record in stream.records]
     assert "its checksum is wrong" in problems
     store = await opened(database)
     if "sid" not in change:

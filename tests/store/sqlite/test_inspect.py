@@ -8,9 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.store.sqlite.filled import downgrade, edit, fill, fill_file
+from tests.support.damage import inspected
 
 from perdure.errors import Corrupt, SchemaNewer, StoreError
 from perdure.store.base import Record, Write
+from perdure.store.inspect import RestoredStream
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite import inspect as care
 from perdure.store.sqlite.open import PAGE_BYTES, open_read_only
@@ -42,7 +44,7 @@ def test_looking_changes_nothing(database: Path) -> None:
     look = care.SqliteInspector(database)
     look.vitals(0)
     assert look.damage() == look.damage(full=True) == []
-    assert look.holes() == []
+    assert [stream.head for stream in inspected(look)] == [2, 2, 2]
     assert database.read_bytes() == before
     with pytest.raises(StoreError), open_read_only(database) as connection:
         connection.execute("DELETE FROM record")
@@ -51,7 +53,12 @@ def test_looking_changes_nothing(database: Path) -> None:
 def test_missing_records_are_named(database: Path) -> None:
     anyio.run(fill_file, database)
     edit(database, "DELETE FROM record WHERE seq = 1 AND sid = 2")
-    assert care.SqliteInspector(database).holes() == [("s//s1", 1)]
+    streams = inspected(care.SqliteInspector(database))
+    assert {stream.stream: [record.seq for record in stream.records] for stream in streams} == {
+        "s//s0": [1, 2],
+        "s//s1": [2],
+        "s//s2": [1, 2],
+    }
 
 
 def test_damage_is_named(database: Path) -> None:
@@ -162,15 +169,48 @@ def test_a_schema_whose_text_is_damaged_is_corrupt_and_the_records_are_found(
         "INSERT INTO holder VALUES ('worker', 'x')",
     ],
 )
-def test_values_of_a_wrong_type_are_corrupt(database: Path, change: str) -> None:
+def test_rows_with_values_of_a_wrong_type_do_not_count(database: Path, change: str) -> None:
+    """The inspection of their streams names them."""
     anyio.run(fill_file, database)
     edit(database, change)
-    with pytest.raises(Corrupt, match="a value of a wrong type"):
-        care.SqliteInspector(database).vitals(1)
+    vitals = care.SqliteInspector(database).vitals(1)
+    assert (vitals.holders, vitals.due.count) == ((), 3)
 
 
-def test_record_numbers_of_a_wrong_type_are_corrupt(database: Path) -> None:
+def test_record_numbers_of_a_wrong_type_are_damage(database: Path) -> None:
     anyio.run(fill_file, database)
     edit(database, "UPDATE record SET seq = 'x' WHERE seq = 2")
-    with pytest.raises(Corrupt, match="a value of a wrong type"):
-        care.SqliteInspector(database).holes()
+    for stream in inspected(care.SqliteInspector(database)):
+        records = [(record.seq, record.problem) for record in stream.records]
+        assert records == [(1, ""), (0, "its row is damaged")]
+
+
+@pytest.mark.parametrize(
+    "change, row",
+    [
+        ("DELETE FROM stream WHERE sid = 2", "missing"),
+        ("UPDATE stream SET id = x'ff' WHERE sid = 2", "damaged"),
+        ("UPDATE stream SET id = CAST(x'ff' AS TEXT) WHERE sid = 2", "damaged"),
+        ("UPDATE stream SET gone = 1 WHERE sid = 2", "damaged"),
+        ("UPDATE stream SET holder = 'nobody' WHERE sid = 2", "damaged"),
+        ("UPDATE stream SET crc = NULL WHERE sid = 2", "sound"),
+    ],
+)
+async def test_the_row_of_a_stream_can_be_restored(database: Path, change: str, row: str) -> None:
+    await fill_file(database)
+    edit(database, change)
+    inspector = care.SqliteInspector(database)
+    (stream,) = [stream for stream in inspected(inspector) if stream.number == 2]
+    assert stream.row == row
+    assert [record.data for record in stream.records] == [b"{}", b"{}"]
+    assert [entry[:2] for entry in stream.entries] == [("session", "/s1")]
+    assert stream.stream in inspector.streams()
+    inspector.restore_stream(RestoredStream(2, "s//s1", "session:a", 2, 7, 1))
+    assert {stream.row for stream in inspected(inspector)} == {"sound"}
+    store = SqliteStore(database)
+    await store.open()
+    assert (await store.read("s//s1")).head == 2
+    await store.renew("worker", 60_000, join=True)
+    (lease,) = await store.claim("worker", "session:a", 1, only="s//s1")
+    assert lease.epoch == (1 if row == "sound" else 8)
+    await store.close()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.store.sqlite.filled import edit
+from tests.support.damage import inspected
 
 from perdure import Agent, Runtime
 from perdure.errors import Corrupt
@@ -144,10 +145,8 @@ async def test_inspection_and_salvage_read_repetitions(pair: SqliteStore, databa
     inspection = inspector.stream("s")
     assert inspection is not None
     assert [record.data for record in inspection.records] == stored
-    visited: list[bytes] = []
-    inspector.records(lambda _, record: visited.append(record.data))
-    assert visited == stored
-    assert [record.data for _, record in Salvage.load(database).records()] == stored
+    (visited,) = inspected(inspector)
+    assert [record.data for record in visited.records] == stored
     salvaged = Salvage.load(database).inspection("s")
     assert salvaged is not None
     assert [record.data for record in salvaged.records] == stored

@@ -14,16 +14,18 @@ from perdure.cli.open import load_runtime, with_runtime
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
-from perdure.core.session.naming import parse_session_stream
-from perdure.errors import Refused
+from perdure.errors import Corrupt
 from perdure.runtime.doctor.checks import CheckResult, exit_code
 from perdure.runtime.doctor.database import Checkup
+from perdure.runtime.doctor.find import find_session, session_streams
+from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.rebuild import Rebuild, RebuiltSession, rebuild_session
-from perdure.runtime.doctor.session import SessionCheckup, find_stream
+from perdure.runtime.doctor.restore import restore_rows
+from perdure.runtime.doctor.session import SessionCheckup
 from perdure.runtime.doctor.tasks import TaskCheckup, sandbox_check
 from perdure.runtime.records.entries import session_not_found
 from perdure.store.files.inspect import FilesInspector
-from perdure.store.inspect import StoreInspector, StreamInspection
+from perdure.store.inspect import StoreInspector
 
 _MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
 
@@ -32,9 +34,7 @@ def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
     """Check the whole store, with `fix` after rebuilding the sessions that need it."""
     terminal = Terminal(settings)
     if fix is not None:
-        streams = inspection(settings)[0].streams()
-        sessions = [name for name in streams if parse_session_stream(name) is not None]
-        for session in fix.sessions(settings, sessions):
+        for session in fix.sessions(settings, session_streams(inspection(settings)[0])):
             terminal.print(_rebuilt_text(session))
     inspector, now = inspection(settings)
     checks = list(Checkup(inspector, now, settings, full=full).checks())
@@ -52,21 +52,45 @@ def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
 
 def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> int:
     """Check one session; with `fix`, rebuild it if it needs that and check it again."""
-    inspector, now = inspection(settings)
-    checkup = SessionCheckup.create(_find(inspector, settings.tenant, typed_id), now, settings)
-    rebuilt = [] if fix is None else fix.sessions(settings, [checkup.stream.stream])
-    if fix is not None:
-        checkup = SessionCheckup.create(_find(inspector, *checkup.names[:2]), now, settings)
-    checks = list(checkup.checks())
+    checkup, damage = _session_checkup(settings, settings.tenant, typed_id)
+    names = ("", typed_id) if checkup is None else checkup.names[:2]
+    rebuilt: list[RebuiltSession] = []
+    if fix is not None and checkup is not None:
+        rebuilt = fix.sessions(settings, [checkup.stream.stream])
+        checkup, damage = _session_checkup(settings, *names)
+    checks = [*damage, *([] if checkup is None else checkup.checks())]
     terminal = Terminal(settings)
     report = {
-        "sessionID": checkup.names[1],
-        "tenant": checkup.names[0],
+        "sessionID": names[1],
+        "tenant": names[0],
         **_checks_json(checks),
         "mended": [_rebuilt_json(session) for session in rebuilt],
     }
     terminal.print_either(report, lambda: _print_session(terminal, checks, rebuilt))
     return exit_code(checks)
+
+
+def _session_checkup(
+    settings: Settings, tenant: str | None, typed_id: str
+) -> tuple[SessionCheckup | None, list[CheckResult]]:
+    """Return the checkup of a session, and the damage of the store itself.
+
+    It is None if it cannot be found in a damaged store. Raises NotFound in a sound one.
+    """
+    inspector, now = inspection(settings)
+    integrity = IntegrityCheckup(inspector, settings, now)
+    damage: list[CheckResult] = []
+    try:
+        damage += integrity.damage()
+        stream = find_session(inspector, tenant, typed_id)
+    except Corrupt as error:
+        return None, damage or [integrity.unreadable(error)]
+    if stream is None and not damage:
+        raise session_not_found(typed_id)
+    if stream is None:
+        return None, damage
+    is_writable = integrity.may_write(damage)
+    return SessionCheckup.create(stream, now, settings, is_writable=is_writable), damage
 
 
 def _checks_json(checks: list[CheckResult]) -> dict[str, Any]:
@@ -103,18 +127,23 @@ class Fix:
         """Open the store, which repairs torn writes, and rebuild the sessions that need it."""
         inspector, now = inspection(settings)
         if self.dry_run:
-            checkups = _rebuildable(settings, inspector, streams, now)
+            checkups = _damaged(settings, inspector, streams, now)
             rebuilds = [Rebuild.create(checkup, now) for checkup in checkups]
             return [RebuiltSession(item) for item in rebuilds if self._is_accepted(settings, item)]
 
         async def main(runtime: Runtime) -> list[RebuiltSession]:
             await reap_dead_workers(runtime)
-            store = store_of(runtime)
-            return [
-                await rebuild_session(store, inspector, checkup)
-                for checkup in _rebuildable(settings, inspector, streams, store.now())
-                if self._is_accepted(settings, Rebuild.create(checkup, store.now()))
-            ]
+            store, rebuilt = store_of(runtime), list[RebuiltSession]()
+            for checkup in _damaged(settings, inspector, streams, store.now()):
+                rebuild = Rebuild.create(checkup, store.now())
+                if not self._is_accepted(settings, rebuild):
+                    continue
+                restored = restore_rows(inspector, checkup)
+                if restored.is_rebuildable():
+                    rebuilt.append(await rebuild_session(store, inspector, restored))
+                else:
+                    rebuilt.append(RebuiltSession(rebuild, is_written=True))
+            return rebuilt
 
         return with_runtime(settings, main)
 
@@ -130,9 +159,10 @@ class Fix:
         return click.confirm(f"Rebuild {line(rebuild.session_id)}?", err=True)
 
 
-def _rebuildable(
+def _damaged(
     settings: Settings, inspector: StoreInspector, streams: list[str], now: int
 ) -> Iterator[SessionCheckup]:
+    """Yield the sessions that are damaged, after cutting incomplete last lines of files."""
     for stream in streams:
         stream_inspection = inspector.stream(stream)
         if stream_inspection is None:
@@ -140,7 +170,7 @@ def _rebuildable(
         checkup = SessionCheckup.create(stream_inspection, now, settings)
         if checkup.is_torn and isinstance(inspector, FilesInspector):
             inspector.cut_tail(stream)
-        if checkup.is_rebuildable():
+        if any(checkup.damage()):
             yield checkup
 
 
@@ -150,27 +180,6 @@ def _rebuild_lines(rebuild: Rebuild) -> list[str]:
     return lines + [f"    {line(text)}" for text in rebuild.texts()]
 
 
-def _find(inspector: StoreInspector, tenant: str | None, typed_id: str) -> StreamInspection:
-    """Return the stream of the session with this id or unique prefix, without opening the store."""
-    names = [name for stream in inspector.streams() if (name := parse_session_stream(stream))]
-    visible = [name for name in names if tenant in (None, name[0])]
-    exact = [name for name in visible if name[1] == typed_id]
-    candidates = exact or [name for name in visible if name[1].startswith(typed_id)]
-    if len(candidates) > 1 and ("", typed_id) in candidates:
-        candidates = [("", typed_id)]
-    if len(candidates) > 1:
-        ids = ", ".join(sorted(session_id for _, session_id in candidates)[:10])
-        raise Refused(
-            f"{typed_id!r} matches {len(candidates)} sessions: {ids}",
-            code="AMBIGUOUS_ID",
-            hint="type more of the id, or name the --tenant",
-        )
-    stream_inspection = find_stream(inspector, *candidates[0]) if candidates else None
-    if stream_inspection is None:
-        raise session_not_found(typed_id)
-    return stream_inspection
-
-
 def _rebuilt_json(session: RebuiltSession) -> dict[str, Any]:
     original = None if session.original is None else str(session.original)
     return {**session.rebuild.to_json(), "original": original}
@@ -178,8 +187,10 @@ def _rebuilt_json(session: RebuiltSession) -> dict[str, Any]:
 
 def _rebuilt_text(session: RebuiltSession) -> str:
     rebuild = session.rebuild
-    if session.original is None:
+    if not session.is_written:
         return f"- {line(rebuild.session_id)} was not changed"
+    if session.original is None:
+        return f"✓ restored the row of {line(rebuild.session_id)}"
     events, original = plural(len(rebuild.salvaged.events), "event"), line(str(session.original))
     return f"✓ rebuilt {line(rebuild.session_id)}: {events}; the original is in {original}"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from perdure.runtime.diagnosis.commands import Commands
 from perdure.runtime.transfer.readable import decode_or_none
 
 Level = Literal["ok", "finding", "corrupt"]
@@ -40,4 +41,18 @@ def exit_code(checks: list[CheckResult]) -> int:
     return 7 if "corrupt" in levels else 1 if "finding" in levels else 0
 
 
-__all__ = ["MAX_LISTED", "CheckResult", "Checks", "decode_or_none", "exit_code", "fine"]
+def restore_command(commands: Commands) -> str:
+    """Return what to do about a database to which nothing should be written any more."""
+    export = commands.command("sessions", "export", "--all")
+    return f"stop all workers and restore a backup; readable sessions: {export}"
+
+
+__all__ = [
+    "MAX_LISTED",
+    "CheckResult",
+    "Checks",
+    "decode_or_none",
+    "exit_code",
+    "fine",
+    "restore_command",
+]

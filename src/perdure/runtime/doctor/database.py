@@ -1,6 +1,7 @@
 """Checks of a database and everything in it, each finding with a command as its remedy."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from perdure.runtime.doctor.checks import (
     decode_or_none,
     fine,
 )
-from perdure.runtime.doctor.integrity import IntegrityCheckup
+from perdure.runtime.doctor.integrity import DAMAGED, IntegrityCheckup
 from perdure.runtime.doctor.postgres import schema_check, server_checks
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.runtime.records.entries import POISONED_STATE
@@ -53,19 +54,20 @@ class Checkup:
 
     def checks(self) -> Checks:
         """Yield all checks, the most basic first; ends early if the database cannot be read."""
-        integrity = IntegrityCheckup(self.inspector, self.commands, self.full)
+        integrity = IntegrityCheckup(self.inspector, self.commands, self.now, self.full)
         yield from self._all_checks(integrity, integrity.checks())
 
     def quick_checks(self) -> Checks:
         """Yield the checks that read no logs."""
-        yield from self._all_checks(IntegrityCheckup(self.inspector, self.commands), ())
+        integrity = IntegrityCheckup(self.inspector, self.commands, self.now)
+        yield from self._all_checks(integrity, ())
 
     def _all_checks(self, integrity: IntegrityCheckup, more: Iterable[CheckResult]) -> Checks:
         try:
             yield from self._environment()
             vitals = self.inspector.vitals(self.now)
         except Corrupt as error:
-            yield integrity.unreadable(error)
+            yield from _unreadable(integrity, error, more)
             return
         except SchemaNewer as error:
             yield CheckResult("finding", "SCHEMA_NEWER", error.message, error.hint or "")
@@ -286,6 +288,16 @@ class Checkup:
 
         self.inspector.entries(add, "pending", "open")
         return records
+
+
+def _unreadable(integrity: IntegrityCheckup, error: Corrupt, more: Iterable[CheckResult]) -> Checks:
+    """Yield the damage of a database of which not even the numbers can be read."""
+    findings: list[CheckResult] = []
+    with suppress(Corrupt):
+        findings += more
+    if not any(finding.code == DAMAGED for finding in findings):
+        yield integrity.unreadable(error)
+    yield from findings
 
 
 def _sqlite_check(sqlite: LinkedSqlite) -> CheckResult:

@@ -69,10 +69,11 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class RebuiltSession:
-    """A session that was rebuilt, and the file that keeps the original; None: a dry run."""
+    """A session that was rebuilt, or only its row restored, or nothing yet in a dry run."""
 
     rebuild: Rebuild
-    original: Path | None = None
+    original: Path | None = None  # the file that keeps the original
+    is_written: bool = False
 
 
 async def rebuild_session(
@@ -98,7 +99,7 @@ async def rebuild_session(
         await create_session(store, session)
     except Gone:  # deleted meanwhile: nothing to create
         rebuild = replace(rebuild, salvaged=SalvagedLog([]))
-    return RebuiltSession(rebuild, original)
+    return RebuiltSession(rebuild, original, is_written=True)
 
 
 async def _new_session(

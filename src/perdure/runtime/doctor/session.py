@@ -1,5 +1,6 @@
 """Checks of one session in its store."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,24 +15,23 @@ from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
 from perdure.runtime.diagnosis.commands import Commands
-from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, decode_or_none
+from perdure.runtime.doctor.checks import (
+    MAX_LISTED,
+    CheckResult,
+    Checks,
+    decode_or_none,
+    restore_command,
+)
+from perdure.runtime.doctor.rows import session_names
 from perdure.runtime.transfer.create import SessionNames
-from perdure.runtime.transfer.readable import ReadableLog, read_readable
-from perdure.store.inspect import StoreInspector, StreamInspection
+from perdure.runtime.transfer.readable import ReadableLog, read_readable, session_record_of
+from perdure.store.inspect import StreamInspection
 
 _REBUILDABLE: Final = frozenset(
     {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_UNREADABLE", "ENTRY_MISSING", "ORPHANED_ENTRY"}
 )
 
-
-def find_stream(inspector: StoreInspector, tenant: str, session_id: str) -> StreamInspection | None:
-    """Return the stream of a session; the newest, if it was deleted and created again."""
-    generation = 1
-    while stream := inspector.stream(index.session_stream(tenant, session_id, generation)):
-        if not stream.gone:
-            return stream
-        generation += 1
-    return None
+_NOT_DUE: Final = "NOT_DUE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,20 @@ class SessionCheckup:
     commands: Commands
     log: ReadableLog
     state: State = field(default_factory=State)
+    is_writable: bool = True  # False: nothing should be written to the damaged file
 
     @classmethod
-    def create(cls, stream: StreamInspection, now: int, commands: Commands) -> "SessionCheckup":
+    def create(
+        cls, stream: StreamInspection, now: int, commands: Commands, *, is_writable: bool = True
+    ) -> "SessionCheckup":
         """Return the checkup of a stream."""
         log = read_readable(stream)
-        return cls(stream, now, commands, log, fold(log.events))
+        return cls(stream, now, commands, log, fold(log.events), is_writable)
 
     @property
     def names(self) -> SessionNames:
         """The tenant, session, agent and queue."""
-        tenant, session_id = index.parse_session_stream(self.stream.stream) or (
-            "",
-            self.stream.stream,
-        )
-        return SessionNames(tenant, session_id, *index.parse_stream_kind(self.stream.kind))
+        return session_names(self.stream, self.log.events)
 
     @property
     def is_held(self) -> bool:
@@ -67,12 +66,25 @@ class SessionCheckup:
 
     def checks(self) -> Checks:
         """Yield all checks: of the log, the lease, the open calls and the conversation."""
+        yield from self._row()
         yield from self._log()
         yield from self._remarks()
         yield from self._lease()
         yield from self._entries()
         yield from self._intents()
         yield from self._conversation()
+
+    def damage(self) -> Checks:
+        """Yield what is damaged."""
+        for checks in (self._row(), self._log(), self._entries()):
+            yield from (check for check in checks if check.level == "corrupt")
+
+    def findings(self) -> Checks:
+        """Yield what a check of the whole store reports, too: why no driver can continue it."""
+        damage = list(self.damage())
+        yield from damage
+        if not damage:
+            yield from (check for check in self._lease() if check.code == _NOT_DUE)
 
     @property
     def is_torn(self) -> bool:
@@ -83,8 +95,35 @@ class SessionCheckup:
         """Report whether `--fix` would rebuild it from its readable events."""
         return any(check.code in _REBUILDABLE for check in self.checks())
 
+    @property
+    def needs_row(self) -> bool:
+        """Report whether `--fix` has to write the row of its stream again, before all else."""
+        return self.stream.row != "sound"
+
     def _fix(self, effect: str) -> str:
-        return f"{self.commands.command('doctor', self.names[1], '--fix')} {effect}"
+        if not self.is_writable:
+            return restore_command(self.commands)
+        command = self.commands.command("doctor", self.names.session_id, "--fix")
+        if self.names.tenant and "--tenant" not in command:
+            command = f"{command} --tenant {shlex.quote(self.names.tenant)}"
+        return f"{command} {effect}"
+
+    # --- the row ------------------------------------------------------------------------------
+
+    def _row(self) -> Checks:
+        tenant, session_id, agent, _ = self.names
+        if self.stream.row == "missing":
+            name = f"by its entries it is {index.session_label(tenant, session_id)}"
+            if session_id == f"lost-{self.stream.number}":
+                name = f"its name is lost, so it is called {session_id}"
+            text = (
+                f"the row of its stream (number {self.stream.number}) is lost; {name}, "
+                f"of agent {agent}"
+            )
+            yield CheckResult("corrupt", "STREAM_MISSING", text, self._fix("creates it again"))
+        elif self.stream.row == "damaged":
+            text = f"the row of its stream (number {self.stream.number}) is damaged"
+            yield CheckResult("corrupt", "STREAM_DAMAGED", text, self._fix("writes it again"))
 
     # --- the log ------------------------------------------------------------------------------
 
@@ -93,10 +132,14 @@ class SessionCheckup:
             "keeps the original in a file and continues with the "
             f"{len(self.log.events)} readable events"
         )
+        remedy = self._fix(effect)
+        if self.is_writable:
+            export = self.commands.command("sessions", "export", self.names.session_id)
+            remedy = f"{remedy}; the events before it: {export}"
         for seq, reason in self.log.unreadable[:MAX_LISTED]:
             where = f"event {seq}" if seq else "an event"
             text = f"{where} cannot be read: {reason}"
-            yield CheckResult("corrupt", "EVENT_UNREADABLE", text, self._fix(effect), {"seq": seq})
+            yield CheckResult("corrupt", "EVENT_UNREADABLE", text, remedy, {"seq": seq})
         if self.log.missing and not any(seq == 0 for seq, _ in self.log.unreadable):
             text = f"missing events: {_ranges(self.log.missing)}"
             seqs = {"seqs": list(self.log.missing)}
@@ -116,7 +159,7 @@ class SessionCheckup:
 
     def _lease(self) -> Checks:
         if self.stream.holder is None:
-            yield CheckResult("ok", "LEASE", "lease: no process drives it")
+            yield self._due()
         elif self.is_held:
             yield CheckResult("ok", "LEASE", f"lease: driven by {self.stream.holder}")
         else:
@@ -125,16 +168,28 @@ class SessionCheckup:
                 "finding", "STALE_LEASE", text, self._fix("frees it; so does any worker")
             )
 
+    def _due(self) -> CheckResult:
+        """Return whether a session that no process drives is waiting for one, if it has to be."""
+        record = session_record_of(self.stream)
+        is_stopped = record is None or record.problem is not None
+        is_active = self.state.status == "running" and self.stream.due is None
+        if not is_active or is_stopped or any(self.damage()):
+            return CheckResult("ok", "LEASE", "lease: no process drives it")
+        text = "it is running, no process drives it, and it is not due: no worker would claim it"
+        resume = self.commands.command("sessions", "resume", self.names.session_id)
+        return CheckResult("finding", _NOT_DUE, text, resume)
+
     # --- open calls -----------------------------------------------------------------------------
 
     def _entries(self) -> Checks:
         findings = [*self._unreadable_entries(), *self._unmatched()]
         yield from findings
         if not findings:
-            text = f"calls: {len(self._open_calls())} open, each can be settled"
+            text = f"calls: {len(self.open_calls())} open, each can be settled"
             yield CheckResult("ok", "ENTRIES", text)
 
-    def _open_calls(self) -> dict[str, PendingRecord]:
+    def open_calls(self) -> dict[str, PendingRecord]:
+        """Return the open calls by their ids, as the log has them."""
         tenant, session_id, agent, _ = self.names
         records = open_records(self.log.events, session_id, tenant, agent)
         return {record.id: record for record in records}
@@ -155,11 +210,16 @@ class SessionCheckup:
         if "session" not in kinds:
             text = "it cannot be found: its entry is missing"
             yield CheckResult("corrupt", "ENTRY_MISSING", text, self._fix("creates it again"))
+        record = session_record_of(self.stream)
+        if record is not None and (record.tenant, record.id, record.agent) != self.names[:3]:
+            other = index.session_label(record.tenant, record.id)
+            text = f"its entry is of {other} of agent {record.agent}, and its stream is not"
+            yield CheckResult("corrupt", "ENTRY_UNREADABLE", text, self._fix("creates it again"))
 
     def _unmatched(self) -> Checks:
         """Yield open calls without an entry, and entries without an open call."""
         entries = {key: data for kind, key, _, data in self.stream.entries if kind == "pending"}
-        calls = self._open_calls()
+        calls = self.open_calls()
         for call in calls.values():
             if call.id not in entries:
                 text = f"{call.tool} ({call.id}) waits and cannot be settled: its entry is missing"

@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +20,14 @@ from perdure.store.files.store import FilesStore
 from perdure.store.inspect import (
     Due,
     Remark,
+    RestoredStream,
     Sizes,
     StoredRecord,
     StreamInspection,
     Vitals,
     unused_path,
 )
+from perdure.store.judge import StreamRow
 from perdure.store.shared.line_files import append_lines, read_lines, sync_file, sync_folder
 from perdure.store.shared.lines import JournalLine, decode_event, decode_record
 from perdure.store.shared.tables import Tables
@@ -94,22 +96,12 @@ class FilesInspector:
             return [f"the journal {self._journal.path} is missing or empty; {rebuilt}"]
         return []
 
-    def holes(self) -> list[tuple[str, int]]:
-        """Return the streams with missing records, and how many each."""
-        holes = []
-        for stream, row in self._tables().streams.items():
-            seqs = {record.seq for record in self._records(stream) if not record.problem}
-            missing = 0 if row.gone else row.head - len(seqs & set(range(1, row.head + 1)))
-            if missing:
-                holes.append((stream, missing))
-        return holes
-
-    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
-        """Call `visit` with every readable record and its stream."""
-        for stream in self.streams():
-            for record in self._records(stream):
-                if not record.problem:
-                    visit(stream, record)
+    def each_stream(self, visit: Callable[[StreamInspection], None]) -> None:
+        """Call `visit` with every stream that is not gone."""
+        tables = self._tables()
+        for stream, row in tables.streams.items():
+            if not row.gone:
+                visit(self._inspection(tables, stream, row))
 
     def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
         """Call `visit` with the entries of a kind, in one state or in any."""
@@ -125,8 +117,15 @@ class FilesInspector:
         """Return one stream with its records and remarks on its log, None if it never existed."""
         tables = self._tables()
         row = tables.streams.get(stream)
-        if row is None:
-            return None
+        return None if row is None else self._inspection(tables, stream, row)
+
+    def restore_stream(self, row: RestoredStream) -> None:
+        """Do nothing: the rows of streams are in the journal, which has checksums of its own."""
+
+    def remove_entries(self, keys: Sequence[tuple[str, str]], number: int) -> None:
+        """Do nothing: for the same reason no entry is at another stream than its own."""
+
+    def _inspection(self, tables: Tables, stream: str, row: StreamRow) -> StreamInspection:
         return StreamInspection(
             stream,
             row.kind,
@@ -138,6 +137,7 @@ class FilesInspector:
             tuple(self._records(stream)),
             tuple(self._remarks(stream)),
             tuple((e.kind, e.key, e.version, e.data) for e in tables.entries_of(stream)),
+            due=row.due,
         )
 
     def save_original(self, stream: str) -> Path:

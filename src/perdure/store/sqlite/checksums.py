@@ -61,6 +61,38 @@ class StoredStream(NamedTuple):
         return crc is None or crc == stream_checksum(sid, stream, kind, gone=bool(gone))
 
 
+class LoadedStream(NamedTuple):
+    """The row of a stream, and until when its holder is alive; None: the holder has no row."""
+
+    row: StoredStream
+    until: int | None
+
+    @property
+    def is_usable(self) -> bool:
+        """Report whether the row is sound. No worker would end the leases of a lost holder."""
+        return self.row.is_sound and (self.row.holder is None or self.until is not None)
+
+
+_ROW: Final = """
+    SELECT sid, id, kind, NULL, epoch, holder, due, tries, gone, {crc},
+           (SELECT until FROM holder WHERE name = stream.holder AND typeof(until) = 'integer')
+    FROM stream WHERE sid = ?
+"""
+
+
+def load_row(connection: sqlite3.Connection, number: int) -> LoadedStream | None:
+    """Return the row of a stream without its head; None if it is lost."""
+    (schema,) = connection.execute("PRAGMA user_version").fetchone()
+    crc = "crc" if schema >= _STREAMS_SCHEMA else "NULL"
+    values = connection.execute(_ROW.format(crc=crc), (number,)).fetchone()
+    return None if values is None else LoadedStream(StoredStream(*values[:-1]), values[-1])
+
+
+def any_text(data: bytes) -> str:
+    """Return a text of a row, for connections that read damaged rows: it may not be UTF-8."""
+    return data.decode("utf-8", "replace")
+
+
 def damaged_stream(stream: str) -> Corrupt:
     """Return the error of a stream whose row is damaged."""
     return Corrupt(
@@ -84,12 +116,6 @@ def listing_columns(connection: sqlite3.Connection) -> str:
     """Return the columns of an entry's place in its listing; NULL if the schema has none."""
     (schema,) = connection.execute("PRAGMA user_version").fetchone()
     return "listing, at" if schema >= _LISTINGS_SCHEMA else "NULL, NULL"
-
-
-def stream_checksum_column(connection: sqlite3.Connection) -> str:
-    """Return the column of the checksums of streams; NULL if the schema has none."""
-    (schema,) = connection.execute("PRAGMA user_version").fetchone()
-    return "crc" if schema >= _STREAMS_SCHEMA else "NULL"
 
 
 def checksum_column(connection: sqlite3.Connection) -> str:

@@ -2,9 +2,9 @@
 
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,17 +13,20 @@ import msgspec
 from perdure.errors import Corrupt
 from perdure.store.base import Entry, Store
 from perdure.store.inspect import (
+    RestoredStream,
     Sizes,
     StoredRecord,
     StreamInspection,
     Table,
     Vitals,
+    lost_number,
+    lost_stream,
     record_line,
     unused_path,
 )
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
-from perdure.store.sqlite.checksums import checksum_column
+from perdure.store.sqlite.checksums import LoadedStream, any_text, checksum_column, load_row
 from perdure.store.sqlite.open import (
     FileSystemRating,
     check_database,
@@ -33,6 +36,7 @@ from perdure.store.sqlite.open import (
     rate_file_system,
 )
 from perdure.store.sqlite.reads import ANY, entry_from_row
+from perdure.store.sqlite.restore import remove_entries, restore_stream
 from perdure.store.sqlite.salvage import Salvage, stored_record
 from perdure.store.sqlite.store import SqliteStore
 
@@ -41,43 +45,48 @@ T = TypeVar("T")
 _MOST = 20  # due sessions that are listed by name
 _NEWEST = 1000  # records whose times are compared
 
-_COUNTS = "SELECT kind, state, count(*) FROM entry GROUP BY kind, state"
+# Rows with values of other types are damaged: `each_stream` reports them, and here none counts.
+_COUNTS = """
+    SELECT kind, state, count(*) FROM entry
+    WHERE typeof(kind) = 'text' AND typeof(state) = 'text' GROUP BY kind, state
+"""
 _HOLDERS = """
     SELECT name, until, (SELECT count(*) FROM stream WHERE stream.holder = holder.name)
-    FROM holder ORDER BY until
+    FROM holder WHERE typeof(name) = 'text' AND typeof(until) = 'integer' ORDER BY until
 """
-_DUE = """
-    SELECT id, kind, due, count(*) OVER () FROM stream
-    WHERE holder IS NULL AND due <= ? AND gone = 0 AND kind LIKE 'session:%'
-    ORDER BY due LIMIT ?
+_IS_DUE = """
+    holder IS NULL AND due <= ? AND gone = 0 AND kind LIKE 'session:%'
+    AND typeof(id) = 'text' AND typeof(kind) = 'text'
 """
-_DUE_KINDS = """
-    SELECT kind, count(*) FROM stream
-    WHERE holder IS NULL AND due <= ? AND gone = 0 AND kind LIKE 'session:%' GROUP BY kind
-"""
+_DUE = f"""
+    SELECT id, kind, due, count(*) OVER () FROM stream WHERE {_IS_DUE} ORDER BY due LIMIT ?
+"""  # noqa: S608 - no value in it
+_DUE_KINDS = f"SELECT kind, count(*) FROM stream WHERE {_IS_DUE} GROUP BY kind"  # noqa: S608 - no value in it
 _NEWEST_INSTANT = """
     SELECT max(at) FROM (SELECT at FROM record ORDER BY pos DESC LIMIT ?)
+    WHERE typeof(at) = 'integer'
 """
-_HOLES = """
-    SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), count(*), max(seq)
-    FROM record GROUP BY sid HAVING count(*) <> max(seq)
+_NUMBERS = "SELECT sid FROM stream ORDER BY sid"
+_LOST_NUMBERS = """
+    SELECT sid FROM (
+        SELECT DISTINCT sid FROM record WHERE sid NOT IN (SELECT sid FROM stream)
+        UNION
+        SELECT DISTINCT sid FROM entry INDEXED BY entry_stream
+        WHERE sid NOT IN (SELECT sid FROM stream)
+    ) WHERE typeof(sid) = 'integer' ORDER BY sid
 """
-_RECORDS = """
-    SELECT (SELECT id FROM stream WHERE stream.sid = record.sid), sid, seq, type, at, data, {crc}
-    FROM record ORDER BY pos
-"""
-_STREAMS = "SELECT id FROM stream WHERE gone = 0 ORDER BY sid"
-_STREAM = """
-    SELECT sid, kind, epoch, gone, holder, (SELECT until FROM holder WHERE name = stream.holder)
-    FROM stream WHERE id = ?
-"""
+_STREAMS = "SELECT sid, id, gone FROM stream ORDER BY sid"
+_NUMBER = "SELECT sid FROM stream WHERE id = ?"
 _LOG = "SELECT sid, seq, type, at, data, {crc} FROM record WHERE sid = ? ORDER BY seq"
 _ENTRY = """
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
            version, state, due, data, NULL, NULL, sid, {crc}
     FROM entry
 """
-_OF_STREAM = f"{_ENTRY} WHERE sid = ? ORDER BY kind, key"
+_OF_STREAM = f"""
+    {_ENTRY} INDEXED BY entry_stream
+    WHERE sid = ? AND typeof(kind) = 'text' AND typeof(key) = 'text' ORDER BY kind, key
+"""
 _TABLES = """
     SELECT m.tbl_name, sum(CASE WHEN m.type = 'table' THEN s.pgsize ELSE 0 END),
            sum(CASE WHEN m.type = 'index' THEN s.pgsize ELSE 0 END)
@@ -92,7 +101,9 @@ _CONTENT = """
     UNION ALL SELECT 'record', coalesce(sum(length(type) + length(data)), 0), 0 FROM record
     UNION ALL SELECT 'stream', coalesce(sum(length(id) + length(kind)), 0), 0 FROM stream
 """
-_ENTRIES = f"{_ENTRY} WHERE kind = ? AND (?2 IS NULL OR state = ?2) ORDER BY key"
+_ENTRIES = f"""
+    {_ENTRY} WHERE kind = ? AND (?2 IS NULL OR state = ?2) AND typeof(key) = 'text' ORDER BY key
+"""
 
 # What a table and the index of its key have in common, without sorting either.
 _DIGESTS = {
@@ -171,18 +182,11 @@ class SqliteInspector:
             self._salvage()
         return texts
 
-    def holes(self) -> list[tuple[str, int]]:
-        """Return the streams with missing records, and how many each."""
-        if self._salvaged or (rows := self._sound(lambda c: c.execute(_HOLES).fetchall())) is None:
-            return self._salvage().holes()
-        counts = self._typed(rows, list[tuple[str | None, int, int]])
-        return [(stream or "", top - count) for stream, count, top in counts]
-
-    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
-        """Call `visit` with every record and its stream."""
-        if self._salvaged or self._sound(lambda c: _each_record(c, visit)) is None:
-            for stream, record in self._salvage().records():
-                visit(stream, record)
+    def each_stream(self, visit: Callable[[StreamInspection], None]) -> None:
+        """Call `visit` with every stream that is not gone, also with those whose row is lost."""
+        if self._salvaged or self._sound(lambda c: _each_stream(c, visit)) is None:
+            for inspection in self._salvage().inspections():
+                visit(inspection)
 
     def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
         """Call `visit` with the entries of a kind, in one state or in any."""
@@ -192,7 +196,7 @@ class SqliteInspector:
                     visit(entry)
 
     def streams(self) -> list[str]:
-        """Return the ids of all streams that are not gone."""
+        """Return the names of all streams that are not gone, also of those whose row is lost."""
         if self._salvaged or (rows := self._sound(_stream_names)) is None:
             return self._salvage().names()
         return rows
@@ -202,9 +206,17 @@ class SqliteInspector:
         if self._salvaged:
             return self._salvage().inspection(stream)
         try:
-            return self._query(lambda connection: _stream(connection, stream))
+            return self._query(lambda connection: _named_stream(connection, stream))
         except Corrupt:
             return self._salvage().inspection(stream)
+
+    def restore_stream(self, row: RestoredStream) -> None:
+        """Write the row of a stream again, unless it is sound by now. Raises StoreError."""
+        restore_stream(self.path, row)
+
+    def remove_entries(self, keys: Sequence[tuple[str, str]], number: int) -> None:
+        """Delete the entries with these kinds and keys that are not of the stream `number`."""
+        remove_entries(self.path, keys, number)
 
     def save_original(self, stream: str) -> Path:
         """Write the stored records of a stream to a new file beside the database."""
@@ -217,6 +229,7 @@ class SqliteInspector:
 
     def _query(self, question: Callable[[sqlite3.Connection], T]) -> T:
         with open_read_only(self.path) as connection:
+            connection.text_factory = any_text
             return question(connection)
 
     def _sound(self, question: Callable[[sqlite3.Connection], T]) -> T | None:
@@ -265,25 +278,79 @@ def _vitals(connection: sqlite3.Connection, path: Path, now: int) -> dict[str, A
     }
 
 
-def _stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | None:
-    row = connection.execute(_STREAM, (stream,)).fetchone()
-    if row is None:
-        return None
-    sid, kind, epoch, gone, holder, until = row
-    crc = checksum_column(connection)
-    log = connection.execute(_LOG.format(crc=crc), (sid,)).fetchall()
-    records: list[StoredRecord] = []
-    for values in log:
-        records.append(stored_record(values, records[-1] if records else None))
-    head = records[-1].seq if records else 0
-    rows = connection.execute(_OF_STREAM.format(crc=crc), (sid,)).fetchall()
+def _each_stream(connection: sqlite3.Connection, visit: Callable[[StreamInspection], None]) -> bool:
+    connection.execute("BEGIN")  # one moment: other processes may be writing
+    for sql in (_NUMBERS, _LOST_NUMBERS):
+        for (number,) in connection.execute(sql).fetchall():
+            inspection = _stream(connection, number)
+            if not inspection.gone:
+                visit(inspection)
+    return True
+
+
+def _named_stream(connection: sqlite3.Connection, stream: str) -> StreamInspection | None:
+    connection.execute("BEGIN")
+    number = lost_number(stream)
+    if number is None:
+        row = connection.execute(_NUMBER, (stream,)).fetchone()
+        if row is None:
+            return None
+        (number,) = row
+    return _stream(connection, number)
+
+
+def _stream(connection: sqlite3.Connection, number: int) -> StreamInspection:
+    """Return the stream with a number; its row may be damaged or missing."""
+    row = load_row(connection, number)
+    records = _stored_records(connection, number)
+    rows = connection.execute(
+        _OF_STREAM.format(crc=checksum_column(connection)), (number,)
+    ).fetchall()
     entries = tuple(
-        (entry.kind, entry.key, entry.version, entry.data)
-        for entry in (entry_from_row(row, ANY) for row in rows)
+        (entry.kind, entry.key, entry.version, entry.data) for entry in map(_entry, rows)
     )
-    return StreamInspection(
-        stream, kind, head, epoch, bool(gone), holder, until, tuple(records), entries=entries
+    inspection = StreamInspection(
+        lost_stream(number),
+        "",
+        records[-1].seq if records else 0,
+        *(0, False, None, None),
+        records,
+        entries=entries,
+        number=number,
+        row="missing",
     )
+    return inspection if row is None else _with_row(inspection, row)
+
+
+def _with_row(inspection: StreamInspection, loaded: LoadedStream) -> StreamInspection:
+    """Return the inspection with the columns of its row; a damaged row is never gone."""
+    row, is_sound = loaded.row, loaded.is_usable
+    return replace(
+        inspection,
+        stream=row.stream if isinstance(row.stream, str) else inspection.stream,
+        kind=row.kind if isinstance(row.kind, str) else "",
+        epoch=row.epoch if isinstance(row.epoch, int) else 0,
+        gone=is_sound and bool(row.gone),
+        holder=row.holder if isinstance(row.holder, str) else None,
+        holder_until=loaded.until,
+        due=row.due if isinstance(row.due, int) else None,
+        row="sound" if is_sound else "damaged",
+    )
+
+
+def _stored_records(connection: sqlite3.Connection, number: int) -> tuple[StoredRecord, ...]:
+    sql = _LOG.format(crc=checksum_column(connection))
+    records: list[StoredRecord] = []
+    for values in connection.execute(sql, (number,)).fetchall():
+        records.append(stored_record(values, records[-1] if records else None))
+    return tuple(records)
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    """Return an entry; one whose stream's row is lost has the name of its number."""
+    kind, key, stream, *values, sid, crc = row
+    name = stream if isinstance(stream, str) else lost_stream(sid)
+    return entry_from_row((kind, key, name, *values, sid, crc), ANY)
 
 
 def _damage(connection: sqlite3.Connection, pragma: str) -> list[str]:
@@ -301,7 +368,15 @@ def _damage(connection: sqlite3.Connection, pragma: str) -> list[str]:
 
 
 def _stream_names(connection: sqlite3.Connection) -> list[str]:
-    return [name for (name,) in connection.execute(_STREAMS).fetchall()]
+    names = []
+    for number, name, gone in connection.execute(_STREAMS).fetchall():
+        is_named = isinstance(name, str)
+        if gone != 0 or not is_named:  # erased, or damaged
+            row = load_row(connection, number)
+            if row is not None and row.is_usable:
+                continue
+        names.append(name if is_named else lost_stream(number))
+    return names + [lost_stream(number) for (number,) in connection.execute(_LOST_NUMBERS)]
 
 
 def _sizes(connection: sqlite3.Connection, path: Path) -> Sizes:
@@ -340,22 +415,10 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
     return int(rows)
 
 
-def _each_record(
-    connection: sqlite3.Connection, visit: Callable[[str, StoredRecord], None]
-) -> bool:
-    sid, record = 0, None
-    for stream, *row in connection.execute(_RECORDS.format(crc=checksum_column(connection))):
-        # A record is written right after the one that it repeats.
-        record = stored_record(tuple(row), record if row[0] == sid else None)
-        sid = row[0]
-        visit(f"the stream {sid}" if stream is None else stream, record)
-    return True
-
-
 def _each_entry(
     connection: sqlite3.Connection, visit: Callable[[Entry], None], kind: str, state: str | None
 ) -> bool:
     sql = _ENTRIES.format(crc=checksum_column(connection))
     for row in connection.execute(sql, (kind, state)).fetchall():
-        visit(entry_from_row(row, ANY))
+        visit(_entry(row))
     return True

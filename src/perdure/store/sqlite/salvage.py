@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from perdure.store.base import Entry, Page
-from perdure.store.inspect import StoredRecord, StreamInspection
+from perdure.store.inspect import StoredRecord, StreamInspection, lost_number, lost_stream
 from perdure.store.shared.paging import (
     ListingQuery,
     listing_cursor,
@@ -119,50 +119,53 @@ class Salvage:
         return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
 
     def names(self) -> list[str]:
-        """Return the ids of the streams that are not gone."""
-        return [stream.name for _, stream in sorted(self.streams.items()) if not stream.is_gone]
+        """Return the names of the streams that are not gone, also of those whose row is lost."""
+        numbers = {*self.places, *(sid for sid, _ in self.entries if isinstance(sid, int))}
+        lost = [lost_stream(sid) for sid in sorted(numbers - self.streams.keys())]
+        names = [stream.name for _, stream in sorted(self.streams.items()) if not stream.is_gone]
+        return names + lost
 
     def inspection(self, name: str) -> StreamInspection | None:
         """Return a stream with all records that can be read, and the numbers of the others."""
-        sids = [sid for sid, stream in self.streams.items() if stream.name == name]
-        if not sids:
+        sid = lost_number(name)
+        if sid is None:
+            sid = next((sid for sid, stream in self.streams.items() if stream.name == name), None)
+        if sid is None:
             return None
-        stream, places = self.streams[sids[0]], self.places.get(sids[0], {})
+        entries = [entry for number, entry in self.entries if number == sid]
         with _open(self.path) as connection:
-            records = list(_read_records(connection, sids[0], places))
-        entries = [
-            (entry.kind, entry.key, entry.version, entry.data)
-            for sid, entry in self.entries
-            if sid == sids[0]
-        ]
+            return self._inspection(connection, sid, entries)
+
+    def inspections(self) -> Iterator[StreamInspection]:
+        """Yield all streams of which anything can be reached and that are not gone."""
+        by_sid: dict[int, list[Entry]] = {}
+        for number, entry in self.entries:
+            if isinstance(number, int):
+                by_sid.setdefault(number, []).append(entry)
+        with _open(self.path) as connection:
+            for sid in sorted({*self.streams, *self.places, *by_sid}):
+                inspection = self._inspection(connection, sid, by_sid.get(sid, ()))
+                if not inspection.gone:
+                    yield inspection
+
+    def _inspection(
+        self, connection: sqlite3.Connection, sid: int, entries: Sequence[Entry]
+    ) -> StreamInspection:
+        stream, places = self.streams.get(sid), self.places.get(sid, {})
+        row = stream or _SalvagedStream(lost_stream(sid))
         return StreamInspection(
-            name,
-            stream.kind,
+            row.name,
+            row.kind,
             max(places, default=0),
-            stream.epoch,
-            stream.is_gone,
-            stream.holder,
+            row.epoch,
+            row.is_gone,
+            row.holder,
             None,
-            tuple(records),
-            entries=tuple(sorted(entries)),
+            tuple(_read_records(connection, sid, places)),
+            entries=tuple(sorted((e.kind, e.key, e.version, e.data) for e in entries)),
+            number=sid,
+            row="missing" if stream is None else "sound" if row.kind else "damaged",
         )
-
-    def records(self) -> Iterator[tuple[str, StoredRecord]]:
-        """Yield all records that can be reached, readable or not, with their streams."""
-        with _open(self.path) as connection:
-            for sid, places in sorted(self.places.items()):
-                stream = self.streams.get(sid)
-                name = f"the stream {sid}" if stream is None else stream.name
-                for record in _read_records(connection, sid, places):
-                    yield name, record
-
-    def holes(self) -> list[tuple[str, int]]:
-        """Return the streams with missing records, and how many each."""
-        return [
-            (self.streams[sid].name, max(places) - len(places))
-            for sid, places in sorted(self.places.items())
-            if sid in self.streams and len(places) < max(places)
-        ]
 
     # --- finding ------------------------------------------------------------------------------
 
@@ -213,7 +216,7 @@ class Salvage:
     ) -> tuple[int | None, Entry]:
         kind, key, sid, version, state, due = row
         stream = self.streams.get(sid)
-        name = "" if stream is None else stream.name
+        name = lost_stream(sid) if stream is None else stream.name
         state = _text(state) if _is_text(state) else ""
         entry = Entry(_text(kind), _text(key), name, version, state, due, DAMAGED)
         columns = f"data, {checksum_column(connection)}, {listing_columns(connection)}"
@@ -265,6 +268,8 @@ def stored_record(row: Row, before: StoredRecord | None) -> StoredRecord:
     `before` is the record before it, which it may repeat.
     """
     sid, seq, type_, at, data, crc = row
+    if not isinstance(seq, int):
+        return StoredRecord(0, problem="its row is damaged")
     if not isinstance(type_, str | bytes) or not isinstance(data, bytes):
         return StoredRecord(seq, problem="its row is damaged")
     kind = _text(type_) if isinstance(type_, bytes) else type_

@@ -1,0 +1,35 @@
+"""Restoring of the rows by which a session is found, from the entries and events that are left."""
+
+from perdure.core.session.naming import session_key, session_label
+from perdure.errors import Conflict, Corrupt
+from perdure.runtime.doctor.rows import restored_stream
+from perdure.runtime.doctor.session import SessionCheckup
+from perdure.store.inspect import StoreInspector
+
+
+def restore_rows(inspector: StoreInspector, checkup: SessionCheckup) -> SessionCheckup:
+    """Write a damaged or missing row again, and return the checkup of the session with it.
+
+    The events and entries of the session stay as they are; its entries at other streams are
+    removed. The new checkup says whether it has to be rebuilt too. Raises Conflict BEING_RESUMED
+    while a process drives it.
+    """
+    names = checkup.names
+    if checkup.is_held:
+        raise Conflict(
+            f"session {names.session_id!r} is driven by {checkup.stream.holder}",
+            code="BEING_RESUMED",
+            hint="stop the workers first",
+        )
+    stream = checkup.stream.stream
+    if checkup.needs_row:
+        row = restored_stream(inspector, checkup.stream, names, checkup.log.events, checkup.now)
+        inspector.restore_stream(row)
+        stream = row.stream
+    keys = [("session", session_key(*names[:2])), *(("pending", c) for c in checkup.open_calls())]
+    inspector.remove_entries(keys, checkup.stream.number)
+    restored = inspector.stream(stream)
+    if restored is None:
+        label = session_label(names.tenant, names.session_id)
+        raise Corrupt(f"the row of {label} could not be written", hint="restore a backup")
+    return SessionCheckup.create(restored, checkup.now, checkup.commands)
