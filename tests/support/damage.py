@@ -41,6 +41,12 @@ class Damage:
     way_out: WayOut = "fix"
     postgres_codes: frozenset[str] | None = None  # where they are others
 
+    @property
+    def keeps_log(self) -> bool:
+        """Report whether all events of the sessions can be read, so that nothing is lost."""
+        codes = self.codes | (self.postgres_codes or frozenset())
+        return not codes & {"EVENT_UNREADABLE", "EVENTS_MISSING", "DATABASE_DAMAGED"}
+
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
 
@@ -232,12 +238,11 @@ CONTENT = (
         "UPDATE record SET crc = NULL {of_v} AND type = 'pending'",
         way_out="none",
     ),
-    _both(
+    _sqlite(
         "type of an event",
         "content",
         _EVENT,
         "UPDATE record SET type = 'nonsense' {of_v} AND type = 'tool_result'",
-        way_out="fix",
     ),
     _sqlite(
         "type of an event of another one",
@@ -330,7 +335,20 @@ EVENTS = (
         "events",
         _LOST | _EVENT,
         "UPDATE record SET seq = 99 {of_v} AND seq = {last}",
-        postgres_codes=_LOST | _EVENT,
+        postgres_codes=_LOST | _STREAM,
+    ),
+    _both(
+        "number of the last event beyond all others",
+        "events",
+        _LOST | _EVENT,
+        "UPDATE record SET seq = 1000000000000000 {of_v} AND seq = {last}",
+        postgres_codes=_EVENT,
+    ),
+    _sqlite(
+        "number of an event that is not a number",
+        "events",
+        _EVENT,
+        "UPDATE record SET seq = 'last' {of_v} AND type = 'tool_result'",
     ),
 )
 
@@ -469,6 +487,30 @@ STREAM = (
         _LOST,
         "UPDATE stream SET head = head + 2 WHERE id = '{v_id}'",
     ),
+    _postgres(
+        "head of the stream beyond all events",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET head = 1000000000000000 WHERE id = '{v_id}'",
+    ),
+    _postgres(
+        "lease of nobody",
+        "stream",
+        _STREAM,
+        "INSERT INTO lease (sid, kind, due) VALUES ({v}, 'session:nobody', 1)",
+    ),
+    _both(
+        "holder that does not exist",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET holder = 'nobody' WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "name of the stream that is not UTF-8",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET id = CAST(x'732f2fff' AS TEXT) WHERE id = '{v_id}'",
+    ),
 )
 
 SWAPPED = (
@@ -486,7 +528,7 @@ SWAPPED = (
         "UPDATE record SET sid = {v} WHERE sid = {w}",
         "UPDATE record SET sid = {w} WHERE sid = -1",
     ),
-    _sqlite(
+    _both(
         "entries exchanged with another session",
         "swapped",
         _ENTRY | _NO_ENTRY,

@@ -76,11 +76,15 @@ class Checkup:
             yield CheckResult("finding", error.code, error.message, error.hint or "")
             return
         yield self._schema(vitals)
-        for checks in (self._contents(vitals), more):
-            try:
-                yield from checks
-            except Corrupt as error:
-                yield integrity.unreadable(error)
+        try:
+            yield from self._contents(vitals)
+        except Corrupt as error:
+            yield from _unreadable(integrity, error, more)
+            return
+        try:
+            yield from more
+        except Corrupt as error:
+            yield integrity.unreadable(error)
 
     # --- environment ----------------------------------------------------------------------------
 

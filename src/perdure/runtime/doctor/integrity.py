@@ -1,8 +1,8 @@
 """Checks of a database's integrity: its file, and every session and other stream in it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from perdure.core.session.naming import session_label
 from perdure.errors import PerdureError
@@ -39,18 +39,15 @@ class IntegrityCheckup:
         is_writable = self.may_write(damage)
 
         def check(stream: StreamInspection) -> None:
-            checkup = (
-                self._session(stream, is_writable=is_writable)
-                if is_session(stream)
-                else _other_stream(stream, self.commands)
-            )
-            for finding in checkup:
-                findings.add(finding)
+            if is_session(stream):
+                findings.add(self._session(stream, is_writable=is_writable))
+            else:
+                findings.add(_other_stream(stream, self.commands))
 
         self.inspector.each_stream(check)
         yield from damage
-        yield from findings.listed()
-        if not damage and not findings.listed():
+        yield from findings.all()
+        if not damage and not findings.listed:
             yield fine("INTEGRITY", f"integrity: {self._clean_text()}every event can be read")
 
     def damage(self) -> Checks:
@@ -96,47 +93,46 @@ class IntegrityCheckup:
 def _other_stream(stream: StreamInspection, commands: Commands) -> Checks:
     """Yield what is damaged in a delivery, task or file: it cannot be rebuilt."""
     remedy = restore_command(commands)
-    details = {"stream": stream.stream}
+    details: dict[str, Any] = {"stream": stream.stream}
     if stream.row != "sound":
         text = f"the row of the stream {stream.stream} is {stream.row}"
         code = "STREAM_MISSING" if stream.row == "missing" else "STREAM_DAMAGED"
         yield CheckResult("corrupt", code, text, remedy, details)
-    seqs = {record.seq for record in stream.records}
     for record in stream.records:
         if record.problem:
             text = f"record {record.seq} of {stream.stream} cannot be read: {record.problem}"
-            details = {"stream": stream.stream, "seq": record.seq}
-            yield CheckResult("corrupt", "EVENT_UNREADABLE", text, remedy, details)
-    missing = stream.head - len(seqs & set(range(1, stream.head + 1)))
+            at = {**details, "seq": record.seq}
+            yield CheckResult("corrupt", "EVENT_UNREADABLE", text, remedy, at)
+    missing = stream.head - len({r.seq for r in stream.records if 0 < r.seq <= stream.head})
     if missing:
         records = "1 record" if missing == 1 else f"{missing} records"
         text = f"{stream.stream} has lost {records}"
-        yield CheckResult("corrupt", "EVENTS_MISSING", text, remedy, {"stream": stream.stream})
+        yield CheckResult("corrupt", "EVENTS_MISSING", text, remedy, details)
 
 
 @dataclass(slots=True)
 class _Findings:
-    """Findings about all streams: some of each kind, and the number of the others."""
+    """Findings about all streams: everything of some, and the number of the others."""
 
     commands: Commands
-    by_code: dict[str, list[CheckResult]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    listed: list[CheckResult] = field(default_factory=list)
+    streams: int = 0
 
-    def add(self, check: CheckResult) -> None:
-        """Add a finding; of a long list only the number is kept."""
-        checks = self.by_code.setdefault(check.code, [])
-        self.counts[check.code] = self.counts.get(check.code, 0) + 1
-        if len(checks) < MAX_LISTED:
-            checks.append(check)
+    def add(self, checks: Iterable[CheckResult]) -> None:
+        """Add the findings about a stream."""
+        findings = list(checks)
+        if findings:
+            self.streams += 1
+        if self.streams <= MAX_LISTED:
+            self.listed += findings
 
-    def listed(self) -> list[CheckResult]:
-        """Return the findings, those of one kind together."""
-        listed: list[CheckResult] = []
-        for code, checks in self.by_code.items():
-            listed += checks
-            more = self.counts[code] - len(checks)
-            if more:
-                remedy = f"{self.commands.command('doctor', '--fix')} rebuilds all damaged sessions"
-                text = f"{more} more findings of this kind"
-                listed.append(replace(checks[0], text=text, remedy=remedy, details={"more": more}))
-        return listed
+    def all(self) -> Checks:
+        """Yield the findings, and how many streams with others there are."""
+        yield from self.listed
+        more = self.streams - MAX_LISTED
+        if more > 0:
+            sessions = "1 more session is" if more == 1 else f"{more} more sessions are"
+            remedy = f"{self.commands.command('doctor', '--fix')} rebuilds all damaged sessions"
+            yield CheckResult(
+                "corrupt", "MORE_DAMAGED", f"{sessions} damaged", remedy, {"more": more}
+            )

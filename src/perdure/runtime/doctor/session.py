@@ -158,6 +158,8 @@ class SessionCheckup:
                 yield CheckResult("finding", remark.code, remark.text, remedy)
 
     def _lease(self) -> Checks:
+        if self.needs_row:
+            return  # which says nothing, then
         if self.stream.holder is None:
             yield self._due()
         elif self.is_held:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from perdure.errors import Corrupt
 from perdure.store.base import Entry, Heads, Lease, StoreRefusal
 from perdure.store.judge import Changes, Commit, Rows, StreamRow, judge
 from perdure.store.postgres.connection import AsyncpgConnection
 from perdure.store.postgres.sql import pack_text, statement, text_array, unpack_text
+from perdure.store.shared.damage import DAMAGED, damaged_stream
 
 ColumnEncoder = Callable[[Sequence[Any]], str | bytes]
 
@@ -28,29 +30,35 @@ class LoadedRows(NamedTuple):
     streams: dict[str, LoadedStream]
     entries: list[Entry]
     alive: Collection[str]  # of the claimants
+    damaged: set[str]  # streams whose rows are damaged: they can only be erased
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any]) -> "LoadedRows":
         """Return the rows of the statement `load_rows`."""
-        loaded = cls({}, [], set[str]())
+        loaded = cls({}, [], set[str](), set())
         alive: set[str] = set()
-        for name, sid, xmin, kind, number, epoch, text, due, tries, gone, key, data, *more in rows:
+        for name, sid, xmin, kind, number, epoch, text, due, tries, gone, sound, key, *more in rows:
             if sid is None:
                 alive.add(unpack_text(name))
             elif key is None:
                 holder = None if text is None else unpack_text(text)
                 row = StreamRow(unpack_text(kind), number, epoch, holder, due, tries, gone)
                 loaded.streams[unpack_text(name)] = LoadedStream(sid, xmin, row)
+                if not sound:
+                    loaded.damaged.add(unpack_text(name))
             else:
-                loaded.entries.append(
-                    entry_from_row((kind, key, name, number, text, due, data, *more))
-                )
+                loaded.entries.append(entry_from_row((kind, key, name, number, text, due, *more)))
         return loaded._replace(alive=alive)
 
 
 def entry_from_row(row: Any) -> Entry:
-    """Return the entry in a row of kind, key, stream, version, state, due, data, listing, at."""
+    """Return the entry in a row of kind, key, stream, version, state, due, data, listing, at.
+
+    One whose stream is lost has the data DAMAGED, so that a list can name it among the others.
+    """
     kind, key, stream, version, state, due, data, listing, at = row
+    if stream is None:
+        stream, data = "", DAMAGED
     return Entry(
         unpack_text(kind),
         unpack_text(key),
@@ -74,6 +82,7 @@ class BatchRows:
         self.entries: dict[_Key, Entry | None] = {(e.kind, e.key): e for e in loaded.entries}
         self._rows = Rows(self.streams, self.entries)
         self._alive = loaded.alive
+        self._damaged = loaded.damaged
         self._loaded = loaded.streams
         self._sids = {name: stream.sid for name, stream in loaded.streams.items()}
         self._named: set[str] = set()  # streams of the accepted commits
@@ -83,8 +92,12 @@ class BatchRows:
         self.leases: list[Lease] = []
         self.erased: list[str] = []
 
-    def apply(self, commit: Commit, now: int) -> Heads | StoreRefusal:
+    def apply(self, commit: Commit, now: int) -> Heads | StoreRefusal | Corrupt:
         """Judge a commit on these rows and apply it; returns its new heads or its refusal."""
+        if self._damaged:
+            for write in commit.writes:
+                if write.stream in self._damaged and not write.erase:
+                    return damaged_stream(write.stream)
         outcome = judge(commit, self._rows, now, self._alive)
         if isinstance(outcome, StoreRefusal):
             return outcome

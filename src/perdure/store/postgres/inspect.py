@@ -12,11 +12,12 @@ from perdure.errors import StoreError
 from perdure.store.base import Entry, Store, WallClock
 from perdure.store.inspect import (
     Due,
+    RestoredStream,
     Sizes,
-    StoredRecord,
     StreamInspection,
     Table,
     Vitals,
+    lost_stream,
     record_line,
     unused_path,
 )
@@ -25,6 +26,12 @@ from perdure.store.postgres.errors import is_database_error, sqlstate
 from perdure.store.postgres.schema import known_steps
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.stored_streams import (
+    each_stream,
+    named_stream,
+    restore_stream,
+    stream_names,
+)
 from perdure.store.postgres.url import PostgresAddress
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
@@ -38,6 +45,10 @@ _PAGE: Final = 1000
 _LONG_MS: Final = 600_000  # age of a transaction that keeps a vacuum from removing rows
 # A query reads one snapshot; the setting ends with its transaction, also behind a pooler.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path TO {}"
+_BEGIN_WRITE: Final = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL search_path TO {}; "
+    "SET LOCAL synchronous_commit TO on; SET LOCAL lock_timeout TO '5s'"
+)
 _INDEX: Final = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+) ON .*?;", re.MULTILINE | re.DOTALL)
 _DROPPED_INDEX: Final = re.compile(r"^DROP INDEX IF EXISTS (\w+);", re.MULTILINE)
 
@@ -103,20 +114,9 @@ class PostgresInspector:
         """Return nothing: the server checks its own pages."""
         return []
 
-    def holes(self) -> list[tuple[str, int]]:
-        """Return the streams with missing records, and how many each."""
-        rows = self._rows("inspect_holes")
-        return [(unpack_text(stream), count) for stream, count in rows]
-
-    def records(self, visit: Callable[[str, StoredRecord], None]) -> None:
-        """Call `visit` with every record and its stream."""
-        after: int | None = 0
-        while after is not None:
-            rows = self._rows("inspect_records", after, _PAGE)
-            for _, stream, seq, type_, at, data in rows:
-                record = StoredRecord(seq, unpack_text(type_), at, data)
-                visit(unpack_text(stream), record)
-            after = rows[-1][0] if rows else None
+    def each_stream(self, visit: Callable[[StreamInspection], None]) -> None:
+        """Call `visit` with every stream that is not gone, also with those whose row is lost."""
+        self._query(lambda connection: each_stream(connection, visit))
 
     def entries(self, visit: Callable[[Entry], None], kind: str, state: str | None) -> None:
         """Call `visit` with the entries of a kind, in one state or in any."""
@@ -124,19 +124,31 @@ class PostgresInspector:
         while after is not None:
             conditions = pack_text(kind), None if state is None else pack_text(state)
             rows = self._rows("inspect_entries", *conditions, after, _PAGE)
-            for key, stream, version, its_state, due, data in rows:
-                names = unpack_text(key), unpack_text(stream)
+            for key, stream, version, its_state, due, data, sid in rows:
+                name = lost_stream(sid) if stream is None else unpack_text(stream)
+                names = unpack_text(key), name
                 visit(Entry(kind, *names, version, unpack_text(its_state), due, data))
             after = rows[-1][0] if rows else None
 
     def streams(self) -> list[str]:
-        """Return the ids of all streams that are not gone."""
-        rows = self._rows("inspect_streams")
-        return [unpack_text(stream) for (stream,) in rows]
+        """Return the names of all streams that are not gone, also of those whose row is lost."""
+        return self._query(stream_names)
 
     def stream(self, stream: str) -> StreamInspection | None:
         """Return one stream with its records, None if it never existed."""
-        return self._query(lambda connection: _stream(connection, stream))
+        return self._query(lambda connection: named_stream(connection, stream))
+
+    def restore_stream(self, row: RestoredStream) -> None:
+        """Write the row of a stream again, unless it is sound by now. Raises StoreError."""
+        self._query(lambda connection: restore_stream(connection, row), begin=_BEGIN_WRITE)
+
+    def remove_entries(self, keys: Sequence[tuple[str, str]], number: int) -> None:
+        """Delete the entries with these kinds and keys that are not of the stream `number`."""
+        columns = ([pack_text(key[column]) for key in keys] for column in range(2))
+        self._query(
+            lambda connection: connection.fetch(statement("remove_entries"), *columns, number),
+            begin=_BEGIN_WRITE,
+        )
 
     def save_original(self, stream: str) -> Path:
         """Write the stored records of a stream to a new file in the current directory."""
@@ -149,20 +161,23 @@ class PostgresInspector:
     def _rows(self, name: str, *args: Any) -> Sequence[Any]:
         return self._query(lambda connection: connection.fetch(statement(name), *args))
 
-    def _query(self, query: InspectQuery[T]) -> T:
+    def _query(self, query: InspectQuery[T], begin: str = _BEGIN) -> T:
         # In a thread, which has no event loop yet: the caller may run in one.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, self._run(query)).result()
+            return thread.submit(asyncio.run, self._run(query, begin)).result()
 
-    async def _run(self, query: InspectQuery[T]) -> T:
+    async def _run(self, query: InspectQuery[T], begin: str) -> T:
         connection = await self._connector.connect_plain()
         try:
-            await connection.execute(_BEGIN.format(self._schema))
-            return await query(connection)
+            await connection.execute(begin.format(self._schema))
+            result = await query(connection)
+            await connection.execute("COMMIT")
         except Exception as error:
             if is_database_error(error):
                 raise await self._explain(connection, error) from error
             raise
+        else:
+            return result
         finally:
             await connection.close(timeout=1.0)
 
@@ -235,26 +250,4 @@ async def _vitals(connection: AsyncpgConnection, now: int) -> Vitals:
             {unpack_text(kind): count for kind, count in kinds},
         ),
         await connection.fetchval(statement("inspect_newest"), _NEWEST),
-    )
-
-
-async def _stream(connection: AsyncpgConnection, stream: str) -> StreamInspection | None:
-    row = await connection.fetchrow(statement("inspect_stream"), pack_text(stream))
-    if row is None:
-        return None
-    sid, kind, head, epoch, gone, holder, until = row
-    log = await connection.fetch(statement("inspect_log"), sid)
-    entries = await connection.fetch(statement("inspect_of_stream"), sid)
-    return StreamInspection(
-        stream,
-        unpack_text(kind),
-        head,
-        epoch,
-        gone,
-        None if holder is None else unpack_text(holder),
-        until,
-        tuple(StoredRecord(seq, unpack_text(type_), at, data) for seq, type_, at, data in log),
-        entries=tuple(
-            (unpack_text(k), unpack_text(key), version, d) for k, key, version, d in entries
-        ),
     )

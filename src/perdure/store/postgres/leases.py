@@ -166,7 +166,7 @@ class LeaseRows:
         return now + ttl_ms
 
     async def reap(self, dead: Sequence[str] = (), now: int | None = None) -> int:
-        """Free the leases of expired holders and of those named; returns how many holders.
+        """Free the leases of expired and lost holders and of those named; return their number.
 
         Streams that are being written are left for the next reap, with their holder.
         """
@@ -175,7 +175,10 @@ class LeaseRows:
 
         async def remove(connection: PooledConnection) -> int:
             async with connection.transaction() as transaction:
-                rows = await transaction.fetch(statement("lock_dead"), instant, names)
+                rows = [
+                    *await transaction.fetch(statement("lock_dead"), instant, names),
+                    *await transaction.fetch(statement("lost_holders")),
+                ]
                 if rows:
                     holders = [name for (name,) in rows]
                     await _remove_holders(transaction, holders, instant, wait=False)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
+from perdure.errors import Corrupt
 from perdure.store.base import (
     Census,
     Entry,
@@ -18,6 +19,7 @@ from perdure.store.base import (
 from perdure.store.postgres.batch import entry_from_row
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
+from perdure.store.shared.damage import DAMAGED, damaged_stream
 from perdure.store.shared.paging import (
     LAST_DUE,
     ListingPosition,
@@ -47,14 +49,18 @@ async def read(connection: PooledConnection, stream: str, after: int, limit: int
     rows = await connection.fetch(statement("read"), pack_text(stream), after, last)
     if not rows:
         raise NoStream(f"there is no stream {stream}", stream=stream)
-    head, holder, due, gone = rows[0][:4]
+    head, holder, due, gone, is_sound = rows[0][:5]
+    if not is_sound:
+        raise damaged_stream(stream)
     if gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
     records = tuple(
         Record(unpack_text(type_), data, at, seq, pos, stream)
-        for _, _, _, _, type_, data, at, seq, pos in rows
+        for _, _, _, _, _, type_, data, at, seq, pos in rows
         if seq is not None
     )
+    if records and records[-1].seq > head:  # of the same moment
+        raise damaged_stream(stream)
     check_complete(records, stream, after, min(head, last))
     return Slice(records, head, None if holder is None else unpack_text(holder), due)
 
@@ -65,6 +71,15 @@ async def get(connection: PooledConnection, keys: Sequence[tuple[str, str]]) -> 
     rows = await connection.fetch(statement("load_entries"), *columns)
     entries = {(entry.kind, entry.key): entry for entry in map(entry_from_row, rows)}
     return [entries.get(key) for key in keys]
+
+
+def checked_entry(entry: Entry | None) -> Entry | None:
+    """Return an entry for the caller that asked for it alone. Raises Corrupt."""
+    if entry is not None and entry.data is DAMAGED:
+        raise Corrupt(
+            f"the stream of the entry {entry.kind} {entry.key} is lost", hint="run perdure doctor"
+        )
+    return entry
 
 
 async def find(
@@ -118,8 +133,11 @@ async def entries_of(connection: PooledConnection, stream: str) -> Sequence[Entr
 
 
 async def streams(connection: PooledConnection, after: str, limit: int) -> Sequence[StreamState]:
-    """Return streams by id."""
+    """Return streams by id. Raises Corrupt."""
     rows = await connection.fetch(statement("streams"), pack_text(after), max(limit, 0))
+    for name, *_, is_sound in rows:
+        if not is_sound:
+            raise damaged_stream(unpack_text(name))
     return [
         StreamState(
             unpack_text(name),
@@ -130,7 +148,7 @@ async def streams(connection: PooledConnection, after: str, limit: int) -> Seque
             due,
             gone=gone,
         )
-        for name, kind, head, epoch, holder, due, gone in rows
+        for name, kind, head, epoch, holder, due, gone, _ in rows
     ]
 
 
@@ -178,7 +196,7 @@ def _find(conditions: tuple[str, ...], *, is_first: bool) -> str:
     order = f"e.due, {key}" if by_due else key
     return (
         "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at "  # noqa: S608
-        "FROM entry e JOIN stream s ON s.sid = e.sid "
+        "FROM entry e LEFT JOIN stream s ON s.sid = e.sid "
         f"WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ${free}"
     )
 
@@ -198,6 +216,6 @@ def _find_listed(order: Order, *, is_first: bool) -> str:
     ordered = ", ".join(f"{column}{direction}" for column in columns)
     return (
         "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at "  # noqa: S608
-        "FROM entry e JOIN stream s ON s.sid = e.sid "
+        "FROM entry e LEFT JOIN stream s ON s.sid = e.sid "
         f"WHERE {where} ORDER BY {ordered} LIMIT ${free}"
     )

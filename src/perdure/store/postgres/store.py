@@ -158,10 +158,10 @@ class PostgresStore:
         return await self._query(partial(reads.read, stream=stream, after=after, limit=limit))
 
     async def get(self, kind: str, key: str) -> Entry | None:
-        """Return the entry with this key, or None."""
+        """Return the entry with this key, or None. Raises Corrupt if its stream is lost."""
         connections = self._ready()
         self._signal.mark_seen()
-        return await connections.entries.submit((kind, key))
+        return reads.checked_entry(await connections.entries.submit((kind, key)))
 
     async def find(
         self,

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from perdure.errors import StoreError
+from perdure.errors import Corrupt, StoreError
 from perdure.store.base import Heads, Lease, StoreRefusal, Unavailable, Unknown
 from perdure.store.judge import Commit
 from perdure.store.postgres.batch import BatchRows, is_simple, load_rows, locked_names
@@ -41,10 +41,11 @@ _LARGEST_BYTES = 8 * 2**20  # of data in one batch, unless a single commit has m
 _TRIES = 5
 _SIDS_AT_ONCE = 100
 _SID_CONSTRAINT = "stream_pkey"
+_SEQ_CONSTRAINT = "record_pkey"
 _DIVIDED = "22012"  # the division by zero with which `write` undoes itself
 
 Job = tuple[Commit, asyncio.Future[Heads]]
-Outcome = Heads | StoreRefusal
+Outcome = Heads | StoreRefusal | Corrupt
 Result = Heads | Exception
 UndoClaims = Callable[[Sequence[Lease]], Awaitable[None]]
 
@@ -119,7 +120,13 @@ class BatchWriter:
         except Exception as error:
             if sqlstate(error) == _DIVIDED:
                 raise CreatedConcurrently from error
-            if getattr(error, "constraint_name", None) != _SID_CONSTRAINT:
+            constraint = getattr(error, "constraint_name", None)
+            if constraint == _SEQ_CONSTRAINT:  # the rows of its head are compared, so it is wrong
+                raise Corrupt(
+                    "the row of a stream is damaged: it has events behind its end",
+                    hint="run perdure doctor",
+                ) from error
+            if constraint != _SID_CONSTRAINT:
                 raise
             self._sids.clear()  # a failover lost values of the sequence, which then came twice
             raise CreatedConcurrently from error

@@ -9,13 +9,12 @@ from zlib import crc32
 
 from msgspec import structs
 
-from perdure.errors import Corrupt
 from perdure.store.base import Entry
+from perdure.store.shared.damage import DAMAGED
 
 _FIRST_SCHEMA: Final = 3  # with the column `crc`
 _LISTINGS_SCHEMA: Final = 5  # with the columns `listing` and `at`
 _STREAMS_SCHEMA: Final = 7  # with the column `crc` of streams
-DAMAGED: Final = b"\0damaged"  # instead of the data of a damaged row: no decoder accepts it
 
 
 def record_checksum(sid: int, seq: int, type_: str, at: int, data: bytes) -> int:
@@ -91,15 +90,6 @@ def load_row(connection: sqlite3.Connection, number: int) -> LoadedStream | None
 def any_text(data: bytes) -> str:
     """Return a text of a row, for connections that read damaged rows: it may not be UTF-8."""
     return data.decode("utf-8", "replace")
-
-
-def damaged_stream(stream: str) -> Corrupt:
-    """Return the error of a stream whose row is damaged."""
-    return Corrupt(
-        f"the row of the stream {stream} is damaged",
-        hint="run perdure doctor",
-        details={"stream": stream},
-    )
 
 
 def checked_entry(entry: Entry, sid: int, crc: int | None) -> Entry:

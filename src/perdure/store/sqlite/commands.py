@@ -7,7 +7,8 @@ from typing import NamedTuple, assert_never
 from perdure.errors import StoreError
 from perdure.store.base import Heads, Lease, Lost, StoreRefusal
 from perdure.store.judge import Commit, due_after_reaping, judge
-from perdure.store.sqlite.checksums import StoredStream, damaged_stream
+from perdure.store.shared.damage import damaged_stream
+from perdure.store.sqlite.checksums import StoredStream
 from perdure.store.sqlite.lease_ends import LeaseEnds
 from perdure.store.sqlite.row_cache import RowCache
 from perdure.store.sqlite.side_files import LivenessLock
@@ -16,6 +17,11 @@ from perdure.store.sqlite.side_files import LivenessLock
 _HOLDERS = """
     SELECT name, until FROM holder WHERE typeof(name) = 'text' AND typeof(until) = 'integer'
 """
+# Leases of a holder whose row is lost: nothing else would end them.
+_LOST_HOLDERS = f"""
+    SELECT DISTINCT holder FROM stream INDEXED BY stream_holder WHERE holder IS NOT NULL
+    AND holder NOT IN (SELECT name FROM ({_HOLDERS}))
+"""  # noqa: S608 - no value in it
 _NOTHING_DUE = """
     SELECT NOT EXISTS (SELECT 1 FROM stream WHERE kind = ? AND holder IS NULL AND due <= ?)
 """
@@ -205,6 +211,7 @@ class CommandExecutor:
         """Return the holders that are expired at an instant, or whose process has ended."""
         if self._liveness.is_check_due():
             self._dead += self._liveness.dead_holders(name for name, _ in rows)
+            self._dead += [name for (name,) in self._execute(_LOST_HOLDERS).fetchall()]
         expired = (name for name, until in rows if until <= instant)
         return {*expired, *self._lease_ends.ended(rows, now), *self._dead}
 

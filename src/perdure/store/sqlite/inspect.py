@@ -312,7 +312,7 @@ def _stream(connection: sqlite3.Connection, number: int) -> StreamInspection:
     inspection = StreamInspection(
         lost_stream(number),
         "",
-        records[-1].seq if records else 0,
+        max((record.seq for record in records if not record.problem), default=0),
         *(0, False, None, None),
         records,
         entries=entries,
@@ -327,7 +327,7 @@ def _with_row(inspection: StreamInspection, loaded: LoadedStream) -> StreamInspe
     row, is_sound = loaded.row, loaded.is_usable
     return replace(
         inspection,
-        stream=row.stream if isinstance(row.stream, str) else inspection.stream,
+        stream=row.stream if is_sound or _is_name(row.stream) else inspection.stream,
         kind=row.kind if isinstance(row.kind, str) else "",
         epoch=row.epoch if isinstance(row.epoch, int) else 0,
         gone=is_sound and bool(row.gone),
@@ -336,6 +336,11 @@ def _with_row(inspection: StreamInspection, loaded: LoadedStream) -> StreamInspe
         due=row.due if isinstance(row.due, int) else None,
         row="sound" if is_sound else "damaged",
     )
+
+
+def _is_name(value: object) -> bool:
+    """Return whether a stream can be found by this name; one that was not UTF-8 cannot."""
+    return isinstance(value, str) and "\ufffd" not in value
 
 
 def _stored_records(connection: sqlite3.Connection, number: int) -> tuple[StoredRecord, ...]:
@@ -349,7 +354,7 @@ def _stored_records(connection: sqlite3.Connection, number: int) -> tuple[Stored
 def _entry(row: tuple[Any, ...]) -> Entry:
     """Return an entry; one whose stream's row is lost has the name of its number."""
     kind, key, stream, *values, sid, crc = row
-    name = stream if isinstance(stream, str) else lost_stream(sid)
+    name = stream if _is_name(stream) else lost_stream(sid)
     return entry_from_row((kind, key, name, *values, sid, crc), ANY)
 
 
@@ -370,12 +375,11 @@ def _damage(connection: sqlite3.Connection, pragma: str) -> list[str]:
 def _stream_names(connection: sqlite3.Connection) -> list[str]:
     names = []
     for number, name, gone in connection.execute(_STREAMS).fetchall():
-        is_named = isinstance(name, str)
-        if gone != 0 or not is_named:  # erased, or damaged
+        if gone != 0:  # erased, or damaged
             row = load_row(connection, number)
             if row is not None and row.is_usable:
                 continue
-        names.append(name if is_named else lost_stream(number))
+        names.append(name if _is_name(name) else lost_stream(number))
     return names + [lost_stream(number) for (number,) in connection.execute(_LOST_NUMBERS)]
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from functools import cache
 
 from perdure.store.base import Entry, Order, Page, StreamState
+from perdure.store.shared.damage import damaged_stream
 from perdure.store.shared.paging import LAST_DUE, ListingQuery, listing_cursor
-from perdure.store.sqlite.checksums import StoredStream, damaged_stream
+from perdure.store.sqlite.checksums import StoredStream
 from perdure.store.sqlite.reads import ENTRY, Bounds, TooLarge, entry_from_row
 
 _BY_TIME = ("at", "key")

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page, Record, Slice
+from perdure.store.shared.damage import DAMAGED, damaged_stream
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
 from perdure.store.sqlite.checksums import (
-    DAMAGED,
     StoredStream,
     checked_entry,
-    damaged_stream,
     record_checksum,
 )
 from perdure.store.sqlite.packed_data import PLAIN, is_repeating, unpack

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from perdure.store.base import Entry, Page
 from perdure.store.inspect import StoredRecord, StreamInspection, lost_number, lost_stream
+from perdure.store.shared.damage import DAMAGED
 from perdure.store.shared.paging import (
     ListingQuery,
     listing_cursor,
@@ -24,7 +25,6 @@ from perdure.store.shared.paging import (
     page_position,
 )
 from perdure.store.sqlite.checksums import (
-    DAMAGED,
     checked_entry,
     checksum_column,
     listing_columns,

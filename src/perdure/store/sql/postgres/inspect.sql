@@ -33,32 +33,51 @@ SELECT relname, pg_table_size(relid), pg_indexes_size(relid), n_live_tup, n_dead
        floor(extract(epoch FROM greatest(last_vacuum, last_autovacuum)) * 1000)::bigint
 FROM pg_stat_user_tables WHERE schemaname = $1 ORDER BY relname;
 
--- inspect_holes --
-SELECT s.id, s.head - count(r.seq) FROM stream s LEFT JOIN record r ON r.sid = s.sid
-WHERE NOT s.gone GROUP BY s.sid, s.id, s.head HAVING s.head <> count(r.seq) ORDER BY s.id;
+-- inspect_numbers --
+-- Streams that are not gone, and how many records each has; gone ones if something is left of them.
+SELECT s.sid, s.head FROM stream s
+WHERE NOT s.gone OR EXISTS (SELECT 1 FROM record r WHERE r.sid = s.sid)
+   OR EXISTS (SELECT 1 FROM entry e WHERE e.sid = s.sid)
+ORDER BY s.sid;
 
--- inspect_records --
-SELECT r.pos, s.id, r.seq, r.type, r.at, r.data FROM record r JOIN stream s ON s.sid = r.sid
-WHERE r.pos > $1 ORDER BY r.pos LIMIT $2;
+-- inspect_lost --
+-- Streams whose rows are lost.
+SELECT sid, count(*) FROM record r WHERE NOT EXISTS (SELECT 1 FROM stream s WHERE s.sid = r.sid)
+GROUP BY sid
+UNION ALL
+SELECT DISTINCT e.sid, 0 FROM entry e
+WHERE NOT EXISTS (SELECT 1 FROM stream s WHERE s.sid = e.sid)
+  AND NOT EXISTS (SELECT 1 FROM record r WHERE r.sid = e.sid)
+ORDER BY sid;
 
 -- inspect_entries --
-SELECT e.key, s.id, e.version, e.state, e.due, e.data
-FROM entry e JOIN stream s ON s.sid = e.sid
+SELECT e.key, s.id, e.version, e.state, e.due, e.data, e.sid
+FROM entry e LEFT JOIN stream s ON s.sid = e.sid
 WHERE e.kind = $1 AND ($2::text IS NULL OR e.state = $2) AND e.key > $3
 ORDER BY e.key LIMIT $4;
 
--- inspect_streams --
-SELECT id FROM stream WHERE NOT gone ORDER BY sid;
+-- inspect_names --
+SELECT sid, id FROM stream WHERE sid = ANY ($1::bigint[]);
 
--- inspect_stream --
-SELECT sid, kind, head, epoch, gone, holder, (SELECT until FROM holder WHERE name = s.holder)
-FROM stream s WHERE id = $1;
+-- inspect_number --
+SELECT sid FROM stream WHERE id = $1;
 
--- inspect_log --
-SELECT seq, type, at, data FROM record WHERE sid = $1 ORDER BY seq;
+-- inspect_rows --
+-- The checksum is read as JSON: an older schema does not have it. The lease must say the same.
+SELECT s.sid, s.id, s.kind, s.head, s.epoch, s.gone, s.holder,
+       (SELECT until FROM holder WHERE name = s.holder), s.due,
+       to_jsonb(s) ->> 'checksum',
+       CASE WHEN s.holder IS NULL AND s.due IS NULL THEN l.sid IS NULL
+            ELSE l.sid IS NOT NULL AND l.kind = s.kind AND l.holder IS NOT DISTINCT FROM s.holder
+             AND l.due IS NOT DISTINCT FROM CASE WHEN s.holder IS NULL THEN s.due END END
+FROM stream s LEFT JOIN lease l ON l.sid = s.sid WHERE s.sid = ANY ($1::bigint[]);
 
--- inspect_of_stream --
-SELECT kind, key, version, data FROM entry WHERE sid = $1 ORDER BY kind, key;
+-- inspect_logs --
+SELECT sid, seq, type, at, data FROM record WHERE sid = ANY ($1::bigint[]) ORDER BY sid, seq;
+
+-- inspect_of_streams --
+SELECT sid, kind, key, version, data FROM entry WHERE sid = ANY ($1::bigint[])
+ORDER BY sid, kind, key;
 
 -- inspect_settings --
 SELECT name, setting FROM pg_settings

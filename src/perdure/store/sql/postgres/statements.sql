@@ -21,23 +21,24 @@ ORDER BY id FOR NO KEY UPDATE;
 -- The streams, entries and live claimants of a batch at one moment. The version of a stream's row is
 -- the transaction that wrote it (xmin).
 SELECT s.id, s.sid, s.xmin, s.kind, s.head, s.epoch, s.holder, s.due, s.tries, s.gone,
+       s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind) AS is_sound,
        NULL::text AS key, NULL::bytea AS data, NULL::text AS listing, NULL::bigint AS at
 FROM stream s WHERE s.id = ANY ($1::text[])
 UNION ALL
-SELECT s.id, e.sid, NULL, e.kind, e.version, NULL, e.state, e.due, NULL, NULL, e.key, e.data,
+SELECT s.id, e.sid, NULL, e.kind, e.version, NULL, e.state, e.due, NULL, NULL, NULL, e.key, e.data,
        e.listing, e.at
 FROM unnest($2::text[], $3::text[]) AS item (kind, key)
 JOIN entry e ON e.kind = item.kind AND e.key = item.key
-JOIN stream s ON s.sid = e.sid
+LEFT JOIN stream s ON s.sid = e.sid
 UNION ALL
-SELECT h.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT h.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM holder h WHERE h.name = ANY ($4::text[]) AND h.until > $5::bigint;
 
 -- load_entries --
 SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at
 FROM unnest($1::text[], $2::text[]) AS item (kind, key)
 JOIN entry e ON e.kind = item.kind AND e.key = item.key
-JOIN stream s ON s.sid = e.sid;
+LEFT JOIN stream s ON s.sid = e.sid;
 
 -- terminate_stopped --
 -- A client that was stopped inside a statement keeps its row locks, and no timeout of the server ends
@@ -75,8 +76,9 @@ WITH claimant AS MATERIALIZED (
     SELECT (SELECT count(*) FROM kept) = cardinality($3::text::bigint[])
        AND (SELECT count(*) FROM claimant) = cardinality($2::text::text[]) AS ok
 ), created AS (
-    INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone)
-    SELECT * FROM unnest($5::text::bigint[], $6::text::text[], $7::text::text[],
+    INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone, checksum)
+    SELECT new.*, stream_checksum(new.sid, new.id, new.kind)
+    FROM unnest($5::text::bigint[], $6::text::text[], $7::text::text[],
                          $8::text::bigint[], $9::text::bigint[], $10::text::text[],
                          $11::text::bigint[], $12::text::bigint[], $13::text::boolean[])
         AS new (sid, id, kind, head, epoch, holder, due, tries, gone)
@@ -86,7 +88,7 @@ WITH claimant AS MATERIALIZED (
 ), changed AS (
     UPDATE stream s
     SET head = n.head, epoch = n.epoch, holder = n.holder, due = n.due, tries = n.tries,
-        gone = n.gone
+        gone = n.gone, checksum = coalesce(s.checksum, stream_checksum(s.sid, s.id, s.kind))
     FROM unnest($14::text::bigint[], $15::text::bigint[], $16::text::bigint[], $17::text::text[],
                 $18::text::bigint[], $19::text::bigint[], $20::text::boolean[])
         AS n (sid, head, epoch, holder, due, tries, gone)
@@ -150,6 +152,7 @@ SELECT EXISTS (SELECT 1 FROM holder WHERE name = $1 AND until > (SELECT now FROM
 -- claim --
 -- Locks the holder's own row against a reap: claims of a removed holder could never be reaped. The
 -- table of leases only finds the streams; whether one is free and due is decided by its locked row.
+-- A damaged row is left alone.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), alive AS MATERIALIZED (
@@ -158,6 +161,8 @@ WITH clock AS MATERIALIZED (
     SELECT s.sid, s.due FROM lease l JOIN stream s ON s.sid = l.sid
     WHERE l.kind = $2 AND l.holder IS NULL AND l.due <= (SELECT now FROM clock)
       AND s.holder IS NULL AND s.due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
+      AND s.kind = $2
+      AND (s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind))
     ORDER BY l.due LIMIT $3::bigint FOR NO KEY UPDATE OF s SKIP LOCKED
 ), claimed AS (
     UPDATE stream s
@@ -179,6 +184,7 @@ WITH clock AS MATERIALIZED (
     SELECT sid FROM stream
     WHERE id = ANY ($3::text[]) AND kind = $2 AND holder IS NULL
       AND due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
+      AND (checksum IS NULL OR checksum = stream_checksum(sid, id, kind))
     ORDER BY id FOR NO KEY UPDATE
 ), claimed AS (
     UPDATE stream s
@@ -219,6 +225,12 @@ RETURNING until;
 -- lock_dead --
 SELECT name FROM holder WHERE until <= $1::bigint OR name = ANY ($2::text[])
 FOR UPDATE SKIP LOCKED;
+
+-- lost_holders --
+-- Holders whose rows are lost: nothing else would end their leases. A claim locks the row of its
+-- holder, and a row is removed after its leases.
+SELECT DISTINCT holder FROM lease l
+WHERE holder IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.name = l.holder);
 
 -- lock_holder --
 SELECT name FROM holder WHERE name = $1 FOR UPDATE;
@@ -285,7 +297,9 @@ WHERE pulse IS NOT NULL AND NOT EXISTS (
 );
 
 -- read --
-SELECT s.head, s.holder, s.due, s.gone, r.type, r.data, r.at, r.seq, r.pos
+SELECT s.head, s.holder, s.due, s.gone,
+       s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind),
+       r.type, r.data, r.at, r.seq, r.pos
 FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
 WHERE s.id = $1 ORDER BY r.seq;
 
@@ -343,5 +357,26 @@ FROM stream s JOIN entry e ON e.sid = s.sid WHERE s.id = $1 ORDER BY e.kind, e.k
 
 -- streams --
 -- The head of a gone stream was deleted with its records.
-SELECT id, kind, CASE WHEN gone THEN 0 ELSE head END, epoch, holder, due, gone
+SELECT id, kind, CASE WHEN gone THEN 0 ELSE head END, epoch, holder, due, gone,
+       checksum IS NULL OR checksum = stream_checksum(sid, id, kind)
 FROM stream WHERE id > $1 ORDER BY id LIMIT $2::bigint;
+
+-- restore_lock --
+-- The row of a stream that is to be written again, if there is one.
+SELECT sid FROM stream WHERE sid = $1 FOR UPDATE;
+
+-- restore_parked --
+-- Its lease is written again with its row.
+WITH parked AS (UPDATE stream SET holder = NULL, due = NULL WHERE sid = $1)
+DELETE FROM lease WHERE sid = $1;
+
+-- restore_stream --
+INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone, checksum)
+VALUES ($1, $2::text, $3::text, $4, $5, NULL, $6, 0, false, stream_checksum($1, $2::text, $3::text))
+ON CONFLICT (sid) DO UPDATE
+SET id = excluded.id, kind = excluded.kind, head = excluded.head, epoch = excluded.epoch,
+    holder = NULL, due = excluded.due, tries = 0, gone = false, checksum = excluded.checksum;
+
+-- remove_entries --
+DELETE FROM entry e USING unnest($1::text[], $2::text[]) AS item (kind, key)
+WHERE e.kind = item.kind AND e.key = item.key AND e.sid <> $3::bigint;

@@ -1,0 +1,16 @@
+"""Damaged rows, the same for the backends that notice them."""
+
+from typing import Final
+
+from perdure.errors import Corrupt
+
+DAMAGED: Final = b"\0damaged"  # instead of the data of a damaged entry: no decoder accepts it
+
+
+def damaged_stream(stream: str) -> Corrupt:
+    """Return the error of a stream whose row is damaged."""
+    return Corrupt(
+        f"the row of the stream {stream} is damaged",
+        hint="run perdure doctor",
+        details={"stream": stream},
+    )
