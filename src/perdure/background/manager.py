@@ -73,7 +73,10 @@ class BackgroundManager:
         listed = background.tasks(tenant, parent=self._parent, status=status)
         tasks = [task async for task in listed]
         tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
-        return {"tasks": [_listed(task) for task in tasks], "count": len(tasks)}
+        rows = [
+            {**_listed(task), **waiting} for task, waiting in await background.with_waiting(tasks)
+        ]
+        return {"tasks": rows, "count": len(tasks)}
 
     async def background_cancel(self, task_id: str) -> dict[str, Any]:
         """Cancel a running task."""

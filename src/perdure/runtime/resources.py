@@ -14,6 +14,7 @@ from perdure.runtime.inbox.children import ChildInbox
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.inbox.pending import PendingInbox
 from perdure.runtime.inbox.sessions import SessionInbox
+from perdure.runtime.inbox.tree_calls import OpenTrees
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.streaming import Bus
@@ -73,6 +74,11 @@ class Resources:
     poison_after: int = POISON_AFTER  # processes that stopped while they drove a session
     records_starts: bool = False  # before the first effect of a run, not with its outcome
     is_tracked: bool = True  # sessions are stored, so that an approver can decide later
+
+    @property
+    def open_trees(self) -> OpenTrees:
+        """Reader of the open calls of trees of sessions."""
+        return OpenTrees(self.store, self.session_inbox, self.child_inbox)
 
     async def own_secrets(self, pending_id: str) -> list[str]:
         """Return the secrets that were given for one call; none for an unknown call."""

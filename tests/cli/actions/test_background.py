@@ -136,3 +136,47 @@ def test_every_verb_works_on_a_server(perdure: Invoke, tmp_path: Path) -> None:
         assert remote("cancel", second).exit_code == 5
         assert remote("delete", second, "--yes").exit_code == 0
         assert remote("clear", "report").output == "cleared 2 tasks of session report\n"
+
+
+SHOP = """
+from perdure import Agent, Runtime, tool
+from perdure.testing import ScriptedModel
+
+@tool(requires_approval=True, approvers=["ana"], redact=["card"])
+def refund(cents: int, card: str) -> str:
+    '''Refund.'''
+    return "refunded"
+
+turns = [{"calls": [{"tool": "refund", "args": {"cents": 5, "card": "4111"}}]}, {"text": "Done."}]
+launch = {"tool": "background_task", "args": {"agent": "shop", "prompt": "Refund it"}}
+shop = Agent("shop", model=ScriptedModel(turns), tools=[refund])
+lead = Agent("lead", model=ScriptedModel([{"calls": [launch]}, {"text": "."}]), sub_agents=[shop])
+rt = Runtime("sqlite:///shop.db", agents=[lead])
+"""
+
+
+def test_a_task_that_waits_for_a_person_says_who_decides_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1.3"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(SHOP, "utf-8")
+
+    def perdure(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["--app", "shop:rt", *words])
+
+    perdure("run", "lead", "Go", "-s", "s")
+    (task,) = listed(perdure)
+    (call,) = task["waitingFor"]
+    assert (call["tool"], call["approvers"], task["status"]) == ("refund", ["ana"], "running")
+    approve = f"perdure approve {call['pendingID']} --app shop:rt"
+    table = perdure("tasks", "list").output
+    assert f"{task['id']} waits for ana: approve refund (Run refund with" in table
+    for words in (("list",), ("show", task["id"]), ("output", task["id"])):
+        text = perdure("tasks", *words).output
+        assert "waits for ana: approve refund" in text
+        assert approve in text
+        assert "4111" not in text
+    assert json.loads(perdure("tasks", "output", task["id"], "--json").stdout)["waitingFor"] == [
+        call
+    ]

@@ -101,6 +101,11 @@ class Agents:
         """Return the agent with that name or former name."""
         return self._ready.get(name)
 
+    def may_launch(self, name: str) -> bool:
+        """Return whether an agent may have launched others; True for one that is not known here."""
+        ready = self.find(name)
+        return ready is None or bool(ready.sub_agents)
+
     def get(self, name: str) -> ReadyAgent:
         """Return the agent with that name or former name. Raises NotFound."""
         ready = self.find(name)

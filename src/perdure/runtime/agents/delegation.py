@@ -34,6 +34,7 @@ class ChildWait(Struct, frozen=True):
     mail: str
     timeout_ms: int
     details: dict[str, Any]  # task_id, status and resumeCount
+    waiting: dict[str, Any] = {}  # waitingFor and a message, for a call that does not wait itself
 
 
 class ChildAnswer(Struct, frozen=True):
@@ -231,7 +232,7 @@ async def _resume(ctx: Context[Any]) -> Any:
 
 def _wait_or_tell(wait: ChildWait, wait_ms: int | None, message: str) -> ChildWait | dict[str, Any]:
     if wait_ms is None:
-        return {**wait.details, "message": message}
+        return {**wait.details, "message": message, **wait.waiting}
     return ChildWait(wait.mail, wait_ms, wait.details)
 
 

@@ -28,6 +28,7 @@ from perdure.core.session.state import State
 from perdure.errors import Corrupt, NotFound, Refused
 from perdure.runtime.agents.delegation import BACKGROUND_TOOLS, ChildAnswer, ChildWait
 from perdure.runtime.agents.ready_agent import ReadyAgent
+from perdure.runtime.diagnosis.waits import waiting_answer, waiting_fields
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.children import CANCELLED_REASON
@@ -95,7 +96,9 @@ class SessionChildren(Struct, frozen=True):
         inbox = self.resources.child_inbox
         task = (await inbox.find_by_prefix(self.tenant, task_id, self.session_id)).task
         if task.is_active:
-            return ChildWait(task.mail_id, 0, task_answer(task))
+            tree = await self.resources.open_trees.of_task(task)
+            waiting = waiting_answer(tree.for_people, self.resources.address.url)
+            return ChildWait(task.mail_id, 0, task_answer(task), waiting)
         mail = await inbox.mail(self.tenant, task.mail_id)
         if mail is not None:
             return ChildAnswer(mail_answer(mail[1]), (task.mail_id,))
@@ -124,7 +127,13 @@ class SessionChildren(Struct, frozen=True):
             if not item.task.is_cleared and status in (None, item.task.status)
         ]
         tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
-        return {"tasks": [_listed(task) for task in tasks], "count": len(tasks)}
+        rows = [{**_listed(task), **await self._waiting(task)} for task in tasks]
+        return {"tasks": rows, "count": len(tasks)}
+
+    async def _waiting(self, task: ChildTask) -> dict[str, Any]:
+        """Return the calls for which a task waits for approvers, or nothing."""
+        tree = await self.resources.open_trees.of_task(task)
+        return waiting_fields(tree.for_people)
 
     async def cancel(self, task_id: str) -> dict[str, Any]:
         """Cancel a running task; its parent is not notified of what it did itself."""

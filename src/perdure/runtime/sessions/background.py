@@ -1,7 +1,7 @@
 """Background tasks: the verbs that HTTP, the command line and Python share, and their handle."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
 from perdure.errors import NotFound, Refused
 from perdure.runtime.agents.agents import Agents
+from perdure.runtime.diagnosis.waits import waiting_answer, waiting_fields
 from perdure.runtime.engine.children import (
     check_depth,
     child_tools,
@@ -30,10 +31,12 @@ from perdure.runtime.engine.children import (
 from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage
+from perdure.runtime.inbox.tree_calls import TreeCalls
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.command_checks import with_problem
 from perdure.runtime.sessions.runs import Runs
 from perdure.runtime.tasks.values import iso
 from perdure.store.base import HeadMoved
@@ -98,6 +101,29 @@ class BackgroundTasks:
     async def session(self, task: ChildTask) -> SessionEntry:
         """Return the entry of a task's session. Raises NotFound."""
         return await self._sessions.session_entry(SessionRef(task.tenant, task.session_id))
+
+    async def open_calls(self, task: ChildTask) -> TreeCalls:
+        """Return the open calls of a task and of those below it; none if its run has ended."""
+        tree = await self.resources.open_trees.of_task(task, self._agents.may_launch)
+        return TreeCalls(
+            tuple(
+                tuple(with_problem(self._agents, record) for record in calls)
+                for calls in tree.sessions
+            )
+        )
+
+    async def waiting(self, task: ChildTask) -> dict[str, Any]:
+        """Return `{waitingFor, message}`: what a task waits for, who decides, and where; or {}."""
+        calls = (await self.open_calls(task)).for_people
+        return waiting_answer(calls, self.resources.address.url)
+
+    async def with_waiting(
+        self, tasks: Sequence[ChildTask]
+    ) -> list[tuple[ChildTask, dict[str, Any]]]:
+        """Return each task with what it waits for: `{waitingFor: […]}`, or nothing."""
+        trees = await asyncio.gather(*map(self.open_calls, tasks))
+        rows = [waiting_fields(tree.for_people) for tree in trees]
+        return list(zip(tasks, rows, strict=True))
 
     async def answer(self, task: ChildTask) -> dict[str, Any]:
         """Return the answer about the last run of a task: its output, or why it has none."""
@@ -255,7 +281,7 @@ class BackgroundTasks:
         While a queued message waits, the last output is not the answer to it.
         """
         if task.may_move:
-            return task_answer(task, message=STILL_RUNNING)
+            return task_answer(task, **{"message": STILL_RUNNING, **await self.waiting(task)})
         mail = await self._inbox.mail(task.tenant, task.mail_id)
         return await self.answer(task) if mail is None else mail_answer(mail[1])
 

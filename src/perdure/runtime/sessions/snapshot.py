@@ -20,6 +20,7 @@ from perdure.runtime.queues import no_worker_problem
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import (
     SessionEntry,
+    SessionRef,
     all_readable,
     erased_as_not_found,
     open_calls,
@@ -97,7 +98,8 @@ class Snapshots(Struct, frozen=True):
         then it is kept with the cached session.
         """
         is_settled = not state.children.active and not any(
-            self._may_launch(name) for name in {child.agent for child in state.children.values()}
+            self.agents.may_launch(name)
+            for name in {child.agent for child in state.children.values()}
         )
         is_cached = is_settled and guess is not None and guess.log.state.head == state.head
         if is_cached and guess is not None and guess.tree_usage is not None:
@@ -106,10 +108,6 @@ class Snapshots(Struct, frozen=True):
         if is_cached and guess is not None:
             guess.tree_usage = usage
         return usage
-
-    def _may_launch(self, name: str) -> bool:
-        agent = self.agents.find(name)
-        return agent is None or bool(agent.sub_agents)
 
     async def _tree_usage(self, record: SessionRecord, state: State) -> Usage:
         """Return the usage of a session with everything below it."""
@@ -122,18 +120,12 @@ class Snapshots(Struct, frozen=True):
 
     async def _calls_below(self, tenant: str, state: State) -> list[PendingRecord]:
         """Return the open calls of the active background agents below a session."""
-        records: list[PendingRecord] = []
-        remaining = [(child.session_id, child.agent) for child in state.children.active.values()]
-        while remaining:
-            session_id, agent = remaining.pop()
-            stream = index.session_stream(tenant, session_id)
-            calls = open_calls(self.resources.store, stream)
-            records += [pending.decode(call.data) async for call in calls]
-            if self._may_launch(agent):
-                tasks = self.resources.child_inbox.tasks_of(stream)
-                below = [item.task async for item in tasks if item.task.is_active]
-                remaining += [(t.session_id, t.agent) for t in below if t.stream != stream]
-        return [with_problem(self.agents, record) for record in records]
+        names = [
+            (SessionRef(tenant, child.session_id), child.agent)
+            for child in state.children.active.values()
+        ]
+        tree = await self.resources.open_trees.below(names, self.agents.may_launch)
+        return [with_problem(self.agents, record) for record in tree.all]
 
     async def _problem(
         self, entry: SessionEntry, log: FoldedLog, records: list[PendingRecord], *, has_worker: bool

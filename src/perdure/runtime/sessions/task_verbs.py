@@ -5,7 +5,7 @@ deleted here; verbs of shared tasks alone are those of `runtime.tasks.verbs`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.core.log import events
@@ -14,6 +14,7 @@ from perdure.core.session.naming import check_id
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import Conflict, NotFound
 from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, parse_timeout
+from perdure.runtime.diagnosis.waits import WAITING_FOR
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.background import Gone, never, task_json
 from perdure.runtime.sessions.service import Service
@@ -62,22 +63,37 @@ class AnyTaskVerbs:
         query = check_query(filters)
         tasks = await self._service.all_tasks.page(self._tenant, query)
         count = await self._service.all_tasks.count(self._tenant, query)
-        return {"success": True, "tasks": [any_task_json(task) for task in tasks], "count": count}
+        return {"success": True, "tasks": await self._rows(tasks), "count": count}
+
+    async def _rows(self, tasks: Sequence[AnyTask]) -> Sequence[Json]:
+        """Return the rows of a list; those of background agents have what they wait for."""
+        children = [task for task in tasks if isinstance(task, ChildTask)]
+        waiting = {
+            (task.tenant, task.id): fields
+            for task, fields in await self._background.with_waiting(children)
+        }
+        return [
+            {**any_task_json(task), **waiting.get((task.tenant, task.id), {})}
+            if isinstance(task, ChildTask)
+            else any_task_json(task)
+            for task in tasks
+        ]
 
     async def get(self, task_id: str) -> Json:
         """Return `{success, taskId, status, task}`. Raises NotFound, also for the id of a run."""
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.get(task_id)
-        return _changed(task, task=await self._details(task))
+        (row,) = await self._rows([task])
+        return _changed(task, task=await self._details(task, row))
 
-    async def _details(self, task: ChildTask) -> Json:
+    async def _details(self, task: ChildTask, row: Json) -> Json:
         """Return the row of a background agent with what its session says."""
         try:
             result = await self._service.listed_result(await self._background.session(task))
         except NotFound:
-            return {**task_json(task), **_NO_SESSION}
-        return {**task_json(task), **_session_fields(result)}
+            return {**row, **_NO_SESSION}
+        return {**row, **_session_fields(result)}
 
     async def output(
         self,
@@ -272,7 +288,7 @@ class AnyTaskVerbs:
         return True
 
 
-_OUTCOME: Final = ("status", "resumeCount", "queued", "output", "error", "message")
+_OUTCOME: Final = ("status", "resumeCount", "queued", "output", "error", WAITING_FOR, "message")
 _NO_SESSION: Final[Json] = {
     "state": None,
     "output": None,

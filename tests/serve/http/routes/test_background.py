@@ -11,7 +11,7 @@ from tests.support.http_client import Client as HttpClient
 from tests.support.http_client import MakeClient
 from tests.support.http_shop import TOKENS
 
-from perdure import Agent, Conflict, NotFound, Runtime, asgi
+from perdure import Agent, Conflict, NotFound, Runtime, asgi, tool
 from perdure.app import service_of
 from perdure.client import Client
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
@@ -38,9 +38,20 @@ def patient() -> Agent[str]:
     return Agent("patient", model=ScriptedModel(ANSWERS), background=allowed)
 
 
+@tool(requires_approval=True, approvers=["ana"])
+def publish() -> str:
+    """Publish."""
+    return "published"
+
+
+def author() -> Agent[str]:
+    turns = [{"calls": [{"tool": "publish", "args": {}}]}]
+    return Agent("author", model=ScriptedModel(turns), tools=[publish])
+
+
 @pytest.fixture
 async def rt(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Runtime]:
-    agents, root = [lead(), researcher(), patient()], {"root": tmp_path / "tasks"}
+    agents, root = [lead(), researcher(), patient(), author()], {"root": tmp_path / "tasks"}
     async with Runtime(MemoryStore(clock), agents=agents, tasks=root) as opened:
         yield opened
 
@@ -99,6 +110,29 @@ async def test_one_message_is_queued_over_http_and_a_second_one_is_refused(
     assert (shown["status"], shown["resumeCount"]) == ("completed", 1)
     assert shown["task"]["output"] == "Second."
     assert "queued" not in shown
+
+
+async def test_a_task_says_over_http_whom_it_waits_for(rt: Runtime, client: HttpClient) -> None:
+    """S1.3"""
+    task_id = await launch(client, agent="author")
+    before = (await client.get("/tasks")).json()["tasks"][0]
+    await rt.work(once=True)
+    (row,) = (await client.get("/tasks")).json()["tasks"]
+    output = await client.get(f"/tasks/{task_id}/output")
+    shown = (await client.get(f"/tasks/{task_id}")).json()["task"]
+    assert "waitingFor" not in before
+    assert (row["status"], output.status_code) == ("running", 202)
+    (call,) = row["waitingFor"]
+    assert call == {
+        "pendingID": shown["pending"][0]["id"],
+        "kind": "approval",
+        "tool": "publish",
+        "prompt": "Run publish?",
+        "approvers": ["ana"],
+        "missingApprovals": 1,
+    }
+    assert output.json()["waitingFor"] == shown["waitingFor"] == [call]
+    assert "waits for ana: approve publish" in output.json()["message"]
 
 
 async def test_the_same_key_launches_and_resumes_once(rt: Runtime, client: HttpClient) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from perdure.cli.actions.pending import continue_session, worker_hint
 from perdure.cli.actions.run import TIMED_OUT, run_interruptibly
+from perdure.cli.actions.tasks.every_kind import print_waiting
 from perdure.cli.backend.base import Backend, Json
 from perdure.cli.backend.find import find_session, find_task
 from perdure.cli.open import with_backend
@@ -35,6 +36,7 @@ def _print_outcome(terminal: Terminal, outcome: Json, *, is_waited: bool) -> int
             task_id = outcome["taskId"]
             wait = terminal.settings.command("tasks", "output", task_id, "--block")
             terminal.print(f"Task {task_id} is {outcome['status']}. Wait for it: {wait}")
+            print_waiting(terminal, outcome, "It ")
 
     terminal.print_either(outcome, show)
     if "error" in outcome:

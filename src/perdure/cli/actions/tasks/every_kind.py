@@ -11,6 +11,8 @@ from perdure.cli.backend.find import find_session, find_task
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, line, plural
+from perdure.core.pending.record import APPROVER_KINDS
+from perdure.runtime.diagnosis.waits import WAITING_FOR, decision_text, waiting_text
 
 _LONGEST_NAME: Final = 40
 
@@ -47,8 +49,16 @@ def _print_tasks(terminal: Terminal, page: Json, now: int) -> None:
         for task in page["tasks"]
     ]
     terminal.print_table(("ID", "KIND", "STATUS", "NAME", "OWNER", "AGENTS", "UPDATED"), rows)
+    for task in page["tasks"]:
+        print_waiting(terminal, task, f"{task['id']} ")
     if page["count"] > len(rows):
         terminal.print(f"{len(rows)} of {plural(page['count'], 'task')}", dim=True)
+
+
+def print_waiting(terminal: Terminal, task: Json, subject: str = "") -> None:
+    """Print the calls for which a background agent waits: who decides each, and how."""
+    for row in task.get(WAITING_FOR, ()):
+        terminal.print(f"{subject}{waiting_text(row)}: {decision_text(row, terminal.settings)}")
 
 
 def _status(task: Json) -> str:
@@ -109,9 +119,11 @@ def _text(value: Any) -> str:
 
 def _print_next(terminal: Terminal, task: Json) -> None:
     settings, task_id = terminal.settings, task["id"]
+    print_waiting(terminal, task)
     for call in task.get("pending", ()):
-        show = settings.command("pending", "show", call["id"])
-        terminal.print(f"waits for {line(call['tool'])}: {show}")
+        if call["kind"] not in APPROVER_KINDS:
+            show = settings.command("pending", "show", call["id"])
+            terminal.print(f"waits for {line(call['tool'])}: {show}")
     if task["status"] == "completed":
         resume = settings.command("tasks", "resume", task_id, "MESSAGE")
         terminal.print(f"send it a follow-up: {resume}", dim=True)

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Response
 from msgspec import Meta, Raw, Struct, field, to_builtins
 
+from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.children import TASK_STATUSES
 from perdure.core.session.naming import MAX_ID
 from perdure.core.tasks.record import KINDS
@@ -95,8 +96,23 @@ _DETAILS: Final[dict[str, Schema]] = {
     "problem": NULLABLE_OBJECT,
     "pending": OBJECTS,
 }
+_WAITING_FOR: Final[Schema] = {
+    "type": "array",
+    "description": "Calls for which it waits for approvers; left out if there are none.",
+    "items": object_schema(
+        ("pendingID", "kind", "tool", "prompt", "approvers", "missingApprovals"),
+        pendingID=TEXT,
+        kind={"enum": sorted(APPROVER_KINDS)},
+        tool=TEXT,
+        prompt=NULLABLE_TEXT,
+        approvers=TEXTS,
+        missingApprovals=INTEGER,
+    ),
+}
 SHARED_TASK: Final = object_schema(_SHARED, **_SHARED)
-BACKGROUND_TASK: Final = object_schema(_BACKGROUND, **_BACKGROUND, **_DETAILS)
+BACKGROUND_TASK: Final = object_schema(
+    _BACKGROUND, **_BACKGROUND, **_DETAILS, waitingFor=_WAITING_FOR
+)
 CHANGED: Final = object_schema(
     ("success", "taskId", "status", "task"),
     success=BOOLEAN,
@@ -133,6 +149,7 @@ OUTCOME: Final = object_schema(
     resumeCount=INTEGER,
     output=TEXT,
     error=TEXT,
+    waitingFor=_WAITING_FOR,
     message=TEXT,
 )
 _LIST: Final = object_schema(
