@@ -9,7 +9,7 @@ from tests.core.pending.test_settlement import NOW, record
 from perdure.core.log import events
 from perdure.core.log.events import ApprovalPolicy
 from perdure.core.pending.commands import Approve, Deny, Expire, Respond
-from perdure.core.pending.policy import is_approver
+from perdure.core.pending.policy import is_approver, possible_decisions
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import settle
 from perdure.errors import Conflict, NotAllowed, PerdureError, Refused
@@ -175,3 +175,26 @@ def test_secret_arguments_of_votes_are_masked() -> None:
     (vote,) = once.facts
     assert isinstance(vote, events.Vote)
     assert vote.redact == ("cents",)
+
+
+@pytest.mark.parametrize(
+    "policy, by, role, expected",
+    [
+        ({}, "ana", None, ("approve", "edit", "deny", "respond")),
+        ({"allowed_decisions": ("approve",)}, "ana", None, ("approve",)),
+        ({"approvers": ("ben",)}, "ana", "admin", ()),
+        ({"approvers": ("ben", "admin")}, "ana", "admin", ("approve", "edit", "deny", "respond")),
+        ({"not_by_starter": True}, "ana", None, ("deny",)),
+        ({"not_by_starter": True, "min_approvals": 2}, "ben", None, ("approve", "edit", "deny")),
+    ],
+)
+def test_a_person_can_make_the_decisions_that_would_not_be_refused(
+    policy: dict[str, Any], by: str, role: Any, expected: tuple[str, ...]
+) -> None:
+    assert possible_decisions(gated(**policy), by, role) == expected
+
+
+def test_who_has_voted_can_only_deny() -> None:
+    voted = settle(gated(min_approvals=2), Approve("ben", "ui"), NOW).record
+    assert possible_decisions(voted, "ben", None) == ("deny",)
+    assert possible_decisions(voted, "zoe", None) == ("approve", "edit", "deny")

@@ -139,7 +139,7 @@ async def test_a_client_that_gives_up_a_call_detaches_and_kills_nothing(rt: Runt
 async def test_a_call_reports_progress_while_it_blocks(
     rt: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.serve.mcp.methods.PROGRESS_S", 0.1)
+    monkeypatch.setattr("perdure.serve.mcp.calls.long_calls.PROGRESS_S", 0.1)
     reports: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -32,31 +32,56 @@ def decision_kind(command: Decide) -> DecisionKind:
 
 def check_decision(record: PendingRecord, command: Decide) -> None:
     """Raise Refused or NotAllowed for a decision that the policy of the call does not allow."""
-    kind, policy = decision_kind(command), record.policy or NO_POLICY
+    refusal = _refusal(record, decision_kind(command), command.by, command.role)
+    if refusal is not None:
+        raise refusal
+
+
+def possible_decisions(
+    record: PendingRecord, by: str, role: Role | None
+) -> tuple[DecisionKind, ...]:
+    """Return the kinds of decisions that this person can make about an open call now.
+
+    Nobody approves twice: who has voted can still deny.
+    """
+    has_voted = any(vote.by == by for vote in record.votes)
+    return tuple(
+        kind
+        for kind in record.allowed_decisions
+        if (kind == "deny" or not has_voted) and _refusal(record, kind, by, role) is None
+    )
+
+
+def _refusal(
+    record: PendingRecord, kind: DecisionKind, by: str, role: Role | None
+) -> Refused | NotAllowed | None:
+    """Return the error for a kind of decision by a person; None if the policy allows it."""
+    policy = record.policy or NO_POLICY
     if kind not in record.allowed_decisions:
         words = ", ".join(record.allowed_decisions)
-        raise Refused(
+        return Refused(
             f"{record.tool} does not take the decision {kind!r}; it takes {words}",
             code="DECISION_NOT_ALLOWED",
             hint=f"perdure pending show {record.id}",
             details={"allowedDecisions": list(record.allowed_decisions)},
         )
-    if policy.approvers and not is_approver(policy.approvers, command.by, command.role):
-        raise NotAllowed(
-            f"{command.by!r} may not decide about {record.tool}; "
+    if policy.approvers and not is_approver(policy.approvers, by, role):
+        return NotAllowed(
+            f"{by!r} may not decide about {record.tool}; "
             f"its approvers are {', '.join(policy.approvers)}",
             code="NOT_AN_APPROVER",
             hint=f"perdure pending show {record.id}",
             details={"approvers": list(policy.approvers)},
         )
-    is_own = policy.not_by_starter and command.by in record.started_by
+    is_own = policy.not_by_starter and by in record.started_by
     if is_own and record.kind == "approval" and kind != "deny":
-        raise NotAllowed(
-            f"{command.by!r} started this run and may not approve its call to {record.tool}",
+        return NotAllowed(
+            f"{by!r} started this run and may not approve its call to {record.tool}",
             code="NOT_BY_STARTER",
             hint="another approver must decide; you can deny it",
             details={"startedBy": list(record.started_by)},
         )
+    return None
 
 
 def is_approver(approvers: tuple[str, ...], by: str, role: Role | None) -> bool:

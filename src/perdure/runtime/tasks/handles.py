@@ -35,6 +35,7 @@ class CallHandle(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool: str
     work: WorkRef
     created_at: int = field(name="createdAt")
+    digest: str = ""  # of the arguments, if the call is repeated with the handle as its state
 
 
 _decoder = msgspec.json.Decoder(CallHandle)
@@ -46,7 +47,9 @@ class CallHandles:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def create(self, tenant: str, principal: str, tool: str, work: WorkRef) -> CallHandle:
+    async def create(
+        self, tenant: str, principal: str, tool: str, work: WorkRef, digest: str = ""
+    ) -> CallHandle:
         """Record a handle; it is durable when this returns. Raises NotFound."""
         handle = CallHandle(
             id=secret_id("call"),
@@ -55,6 +58,7 @@ class CallHandles:
             tool=tool,
             work=work,
             created_at=self._store.now(),
+            digest=digest,
         )
         data = msgspec.json.encode(handle)
         put = Put(KIND, handle.id, 0, work.stream, "open", None, data)

@@ -22,10 +22,11 @@ from perdure.serve.mcp.toolbox import (
     McpOptions,
     ToolAnswer,
     Toolbox,
+    WaitTime,
     error_fields,
 )
 from perdure.serve.mcp.tools.catalog import toolbox_of
-from perdure.serve.mcp.work import WaitLimits, Works, wait_in_steps
+from perdure.serve.mcp.work import WaitLimits, Works, WorkState, wait_in_steps
 
 _STATUS: Final = {"TOOL_NOT_FOUND": 404, "INVALID_REQUEST": 400, "EXECUTION_FAILED": 500}
 _STEP_S: Final = 5.0
@@ -66,22 +67,24 @@ class CompatForm:
             raise _invalid(f"{str(method)[:60]!a} is not a method: use tools/call or tools/list")
         if not isinstance(params, Mapping) or not isinstance(params.get("name"), str):
             raise _invalid("params must have the name of a tool, and its arguments")
-        answer = await self._toolbox.call(
-            self.service, caller, params["name"], params.get("arguments")
-        )
+        name = params["name"]
+        args = self._toolbox.check(caller, name, params.get("arguments"))
+        answer = await self._toolbox.run(self.service, caller, name, args)
         if isinstance(answer, LongAnswer):
-            answer = await self._wait(caller, answer)
+            time = self._toolbox.find(name).wait_time(args)
+            answer = await self._wait(caller, answer, time)
         return {name: value for name, value in answer.fields.items() if name != "execution"}
 
-    async def _wait(self, caller: Caller, long: LongAnswer) -> ToolAnswer:
-        seconds = self._options.block_s
-        if long.wait_ms is not None:
-            seconds = min(seconds, long.wait_ms / 1_000)
-        limits = WaitLimits(seconds, _STEP_S, self._closing)
-        async for _ in wait_in_steps(self._works, caller.home_tenant, long.work, limits):
-            pass
-        state = await self._works.state(caller.home_tenant, long.work)
-        return state.answer if state.has_ended else long.started
+    async def _wait(self, caller: Caller, long: LongAnswer, time: WaitTime) -> ToolAnswer:
+        """Wait for work; a program of this form cannot be asked anything."""
+
+        def is_enough(state: WorkState) -> bool:
+            return state.is_left_to_people and not time.is_given
+
+        limits = WaitLimits(time.seconds(self._options), _STEP_S, self._closing)
+        steps = wait_in_steps(self._works, caller.home_tenant, long.work, limits, is_enough)
+        *_, state = [state async for state in steps]
+        return state.answer
 
 
 def _decode(raw: bytes) -> Mapping[str, Any]:

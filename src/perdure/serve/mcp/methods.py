@@ -13,18 +13,17 @@ from perdure.core.roles import Permit
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
 from perdure.serve.mcp.access import Caller, caller_of
+from perdure.serve.mcp.calls.long_calls import LongCalls, ToolRequest
 from perdure.serve.mcp.resources import TEMPLATES, TaskResources
 from perdure.serve.mcp.results import COMPLETE, SERVER_ERROR, call_result, protocol_error
 from perdure.serve.mcp.subscriptions import Subscriptions
 from perdure.serve.mcp.task_methods import TaskMethods
 from perdure.serve.mcp.tasks_extension import Context, TaskParams, UpdateParams, is_declared
-from perdure.serve.mcp.toolbox import Json, LongAnswer, McpOptions, ToolAnswer, Toolbox, failure
-from perdure.serve.mcp.work import WaitLimits, Works, wait_in_steps
+from perdure.serve.mcp.toolbox import Json, LongAnswer, McpOptions, Toolbox, failure
 
 R = TypeVar("R")
 
 RESOURCE_NOT_FOUND: Final = -32002  # of the era of sessions
-PROGRESS_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Methods:
         self.parts = parts
         self.service = parts.service
         self.toolbox = toolbox
-        self.works = Works(parts.service)
+        self.long_calls = LongCalls(parts.service, parts.options, parts.closing)
         self.tasks = TaskMethods(parts.service, toolbox, parts.options)
         self.resources = TaskResources(parts.service)
         self.subscriptions = Subscriptions(parts.service)
@@ -59,34 +58,25 @@ class Methods:
         """Call a tool; a failure of ours is a result, an unknown tool is the protocol's error."""
         caller = self.caller(ctx)
         try:
-            self.toolbox.find(params.name)
+            tool = self.toolbox.find(params.name)
         except NotFound as error:
             raise protocol_error(types.INVALID_PARAMS, error) from error
         try:
-            answer = await self.toolbox.call(self.service, caller, params.name, params.arguments)
-            if isinstance(answer, LongAnswer):
-                return await self.long_result(ctx, caller, params.name, answer)
+            args = self.toolbox.check(caller, params.name, params.arguments)
+            request = ToolRequest.of(ctx, caller, tool, args, params)
+            work = await self.long_calls.repeated_work(request)
+            if work is None:
+                answer = await self.toolbox.run(self.service, caller, params.name, args)
+                if not isinstance(answer, LongAnswer):
+                    return call_result(answer)
+                work = answer.work
+            if is_declared(ctx):
+                return await self.tasks.create(caller, tool.name, work)
+            return await self.long_calls.result(request, work)
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - the edge of a call: nothing may end the server
-            answer = failure(error)
-        return call_result(answer)
-
-    async def long_result(self, ctx: Context, caller: Caller, name: str, long: LongAnswer) -> Json:
-        """Return a task if the client knows tasks; else wait for a while, then give a handle."""
-        tool = self.toolbox.find(name)
-        if is_declared(ctx):
-            return await self.tasks.create(caller, tool.name, long.work)
-        limit = self.parts.options.block_s
-        if long.wait_ms is not None:
-            limit = min(limit, long.wait_ms / 1_000)
-        tenant = caller.home_tenant
-        limits = WaitLimits(limit, PROGRESS_S, self.parts.closing)
-        async for seconds in wait_in_steps(self.works, tenant, long.work, limits):
-            await ctx.session.report_progress(seconds, message=f"{name}: {seconds:.0f} s")
-        state = await self.works.state(tenant, long.work)
-        answer: ToolAnswer = tool.outcome(state.answer) if state.has_ended else long.started
-        return call_result(answer)
+            return call_result(failure(error))
 
     # --- resources ----------------------------------------------------------------------------
 

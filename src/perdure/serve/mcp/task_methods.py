@@ -10,7 +10,7 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.runtime.tasks.values import iso
 from perdure.serve.mcp.access import Caller
-from perdure.serve.mcp.inputs import input_requests, settle_inputs, visible_inputs
+from perdure.serve.mcp.calls.inputs import Inputs, input_requests
 from perdure.serve.mcp.results import call_result, protocol_error
 from perdure.serve.mcp.tasks_extension import (
     Context,
@@ -46,10 +46,10 @@ class TaskMethods:
         check_request(ctx, task_id)
         handle, state = await self._find(caller, task_id)
         if not state.has_ended:
-            inputs = visible_inputs(state.waiting, caller, self._options)
-            if inputs and may_elicit(ctx):
+            forms = Inputs(self._service, caller, self._options).forms(state.waiting)
+            if forms and may_elicit(ctx):
                 fields = self._fields(handle, state, "input_required")
-                return {**fields, "inputRequests": input_requests(inputs)}
+                return {**fields, "inputRequests": input_requests(forms)}
             return {**self._fields(handle, state, "working"), **_waiting_message(state)}
         if state.status == "cancelled":
             return self._fields(handle, state, "cancelled")
@@ -73,9 +73,9 @@ class TaskMethods:
         check_request(ctx, task_id)
         check_elicitation(ctx)
         _, state = await self._find(caller, task_id)
-        inputs = visible_inputs(state.waiting, caller, self._options)
+        inputs = Inputs(self._service, caller, self._options)
         try:
-            await settle_inputs(self._service, caller, inputs, responses)
+            await inputs.settle(inputs.forms(state.waiting), responses)
         except Refused as error:
             raise protocol_error(INVALID_PARAMS, error) from error
         return {}
@@ -107,7 +107,4 @@ class TaskMethods:
 
 
 def _waiting_message(state: WorkState) -> Json:
-    if not state.waiting:
-        return {}
-    ids = ", ".join(record.id for record in state.waiting)
-    return {"statusMessage": f"A person must answer {ids}: see list_pending."}
+    return {"statusMessage": state.answer.fields["message"]} if state.waiting else {}

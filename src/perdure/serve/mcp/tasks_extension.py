@@ -42,7 +42,9 @@ def is_declared(ctx: Context) -> bool:
 def may_elicit(ctx: Context) -> bool:
     """Return whether the client can show a form to a person."""
     capabilities = ctx.session.client_capabilities
-    return bool(capabilities and capabilities.elicitation is not None)
+    elicitation = None if capabilities is None else capabilities.elicitation
+    # One that names no mode has forms: the first version of the protocol had no other.
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
 def check_elicitation(ctx: Context) -> None:

@@ -59,12 +59,27 @@ class ToolAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitTime:
+    """Time that a caller wants to wait for work; without a limit of its own, as the server says."""
+
+    limit_ms: int | None = None  # 0: it does not want to wait
+    is_given: bool = False  # the caller has named the limit, so that it waits that long
+
+    def seconds(self, options: McpOptions) -> float:
+        """Return how long the call may block."""
+        own = options.block_s if self.limit_ms is None else self.limit_ms / 1_000
+        return min(options.block_s, own)
+
+
+def _wait_as_long_as_allowed(_: Json) -> WaitTime:
+    return WaitTime()
+
+
+@dataclass(frozen=True, slots=True)
 class LongAnswer:
-    """Work that a tool has started: `started` is the answer for a caller that does not wait."""
+    """Work that a tool has started, for which the call waits."""
 
     work: "WorkRef"
-    started: ToolAnswer
-    wait_ms: int | None = None  # the caller's own limit; 0: it does not want to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,7 @@ class McpTool:
     unchecked: frozenset[str] = frozenset()  # arguments that the service checks itself
     is_quick: bool = False  # it never waits for work, and reports no progress
     outcome: Outcome = _same  # of its work, when it has ended; may raise a protocol's error
+    wait_time: Callable[[Json], WaitTime] = _wait_as_long_as_allowed  # by its arguments
 
     @property
     def input_schema(self) -> Json:
@@ -186,14 +202,20 @@ class Toolbox:
             )
         return tool
 
-    async def call(
-        self, service: "Service", caller: Caller, name: str, arguments: Any
-    ) -> ToolAnswer | LongAnswer:
-        """Call a tool. Raises PerdureError, which TOOL_NOT_FOUND is too."""
+    def check(self, caller: Caller, name: str, arguments: Any) -> Json:
+        """Return the arguments of a call that the caller may make, without those that are null.
+
+        Raises PerdureError, which TOOL_NOT_FOUND is too.
+        """
         tool = self.find(name)
         caller.require(tool.permit)
-        args = check_arguments(name, self._schemas[tool.name], arguments)
-        return await tool.run(McpCall(service, caller, args, self.options))
+        return check_arguments(name, self._schemas[tool.name], arguments)
+
+    async def run(
+        self, service: "Service", caller: Caller, name: str, args: Json
+    ) -> ToolAnswer | LongAnswer:
+        """Run a tool with arguments that were checked. Raises PerdureError."""
+        return await self.find(name).run(McpCall(service, caller, args, self.options))
 
 
 def _checked_schema(tool: McpTool) -> Json:

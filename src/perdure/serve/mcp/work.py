@@ -1,7 +1,7 @@
 """Work that outlives its call: its state, waiting for it, and cancelling it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,10 +10,10 @@ import anyio
 import msgspec
 
 from perdure.core.log import events
-from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
 from perdure.core.session.child_tasks import ChildTask, output_text, task_answer
-from perdure.errors import Conflict, Corrupt, NotFound
-from perdure.runtime.records.entries import SessionEntry
+from perdure.errors import Conflict, Corrupt, NotFound, Refused
+from perdure.runtime.diagnosis.waits import waiting_answer
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
 from perdure.runtime.tasks.handles import WorkKind, WorkRef
@@ -23,7 +23,6 @@ from perdure.serve.mcp.toolbox import Json, Link, ToolAnswer
 
 WorkStatus = Literal["working", "completed", "cancelled"]
 POLL_MS: Final = 5_000
-APPROVER_KINDS: Final = ("question", "approval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,16 @@ class WorkState:
     status: WorkStatus
     updated_at: int
     answer: ToolAnswer
-    waiting: tuple[PendingRecord, ...] = ()
+    waiting: tuple[PendingRecord, ...] = ()  # for approvers
+    is_left_to_people: bool = False  # nothing moves before one of them decides
 
     @property
     def has_ended(self) -> bool:
         """True if it has an outcome."""
         return self.status != "working"
+
+
+IsEnough = Callable[[WorkState], bool]  # whether a caller need not wait longer
 
 
 class BackgroundWork:
@@ -59,8 +62,7 @@ class BackgroundWork:
         if task.run != work.number:
             return await self._earlier_run(task, work.number)
         if task.is_active:
-            waiting = tuple([record async for record in self._waiting(task)])
-            return WorkState("working", task.updated_at, running_answer(task), waiting)
+            return await self._running(task)
         fields = await self._background.answer(task)
         status: WorkStatus = "cancelled" if task.status == "cancelled" else "completed"
         return WorkState(status, task.updated_at, _answer(fields))
@@ -81,32 +83,39 @@ class BackgroundWork:
                 fields = {**task_answer(task), "status": "error", "error": event.error}
         return WorkState("completed", task.updated_at, _answer(fields))
 
-    async def _waiting(self, task: ChildTask) -> AsyncIterator[PendingRecord]:
-        """Yield the calls in the task's tree that wait for an approver."""
-        try:
-            entry = await self._background.session(task)
-        except NotFound:
-            return
-        async for record in self._tree_calls(entry):
-            if record.kind in APPROVER_KINDS:
-                yield record
+    async def _running(self, task: ChildTask) -> WorkState:
+        tree = await self._background.open_calls(task)
+        waiting = waiting_answer(tree.for_people, self._service.public_url)
+        return WorkState(
+            "working",
+            task.updated_at,
+            running_answer(task, waiting),
+            tree.for_people,
+            tree.is_left_to_people,
+        )
 
-    async def _tree_calls(self, entry: SessionEntry) -> AsyncIterator[PendingRecord]:
-        for record in await self._service.calls.of_session(entry):
-            yield record
-        inbox = self._background.resources.child_inbox
-        async for item in inbox.tasks_of(entry.stream):
-            if item.task.is_active and item.task.stream != entry.stream:
-                child = await self._service.runs.find_child(item.task)
-                if child is not None:
-                    async for record in self._tree_calls(child):
-                        yield record
-
-    async def wait(self, tenant: str, work: WorkRef, seconds: float) -> None:
-        """Wait until the run has ended, or for a time; nothing is driven here."""
+    async def find_call(self, tenant: str, work: WorkRef, pending_id: str) -> PendingRecord | None:
+        """Return a call of the work, open or settled; None if it is not one of its calls."""
         task = await self._background.get(tenant, work.task_id)
-        if task.is_active and task.run == work.number:
-            await self._background.wait(task, max(1, int(seconds * 1_000)), drive=False)
+        try:
+            record = await self._service.calls.get(pending_id, tenant)
+        except (NotFound, Refused):
+            return None
+        is_own = task.session_id in (record.session_id, *record.ancestry)
+        return record if is_own and record.kind in APPROVER_KINDS else None
+
+    async def wait(self, tenant: str, work: WorkRef, seconds: float, is_enough: IsEnough) -> None:
+        """Wait until the run has ended, its state is enough, or for a time; nothing is driven."""
+        task = await self._background.get(tenant, work.task_id)
+        entry = await self._background.session(task)
+
+        async def is_over() -> bool:
+            state = await self.state(tenant, work)
+            return state.has_ended or is_enough(state)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._service.runs.wait_for(entry, is_over, drive=False)
 
     async def cancel(self, caller: Caller, work: WorkRef) -> None:
         """Cancel the run, if it has not ended. Raises NotFound."""
@@ -118,13 +127,19 @@ class BackgroundWork:
                 return  # it has ended meanwhile
 
 
-def running_answer(task: ChildTask) -> ToolAnswer:
-    """Return the answer about a task that still runs: its handle, and the tool to call next."""
-    message = (
-        f"The background agent is working. Call background_output with task_id {task.id} to read "
-        "its result; with block=true the call waits for it."
-    )
-    return ToolAnswer({"success": True, **task_answer(task, agent=task.agent, message=message)})
+def running_answer(task: ChildTask, waiting: Json | None = None) -> ToolAnswer:
+    """Return the answer about a task that still runs: its handle, and what to do next.
+
+    `waiting` says for whom it waits, if it does: then it is not working.
+    """
+    call = f"Call background_output with task_id {task.id} and block=true"
+    if waiting:
+        message = f"{waiting['message']} Tell the person; list_pending has the arguments. {call}, "
+        message += "which asks the person who uses this client if it can, and waits."
+    else:
+        message = f"The background agent is working. {call} to wait for its result."
+    fields = task_answer(task, agent=task.agent, **{**(waiting or {}), "message": message})
+    return ToolAnswer({"success": True, **fields})
 
 
 def _answer(fields: Json) -> ToolAnswer:
@@ -150,8 +165,14 @@ class ExecutionWork:
         status: WorkStatus = "cancelled" if value["reason"] == "cancelled" else "completed"
         return WorkState(status, now, command_answer(value))
 
-    async def wait(self, tenant: str, work: WorkRef, seconds: float) -> None:
+    async def find_call(self, tenant: str, work: WorkRef, pending_id: str) -> PendingRecord | None:
+        """Return None: a command waits for nobody."""
+        del tenant, work, pending_id
+        return None
+
+    async def wait(self, tenant: str, work: WorkRef, seconds: float, is_enough: IsEnough) -> None:
         """Wait until the command has ended, in any process, or for a time."""
+        del is_enough  # a command waits for nobody
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._verbs(tenant).result(work.task_id, work.number)
@@ -204,9 +225,13 @@ class Works:
         """Return the state of work. Raises NotFound."""
         return await self._kinds[work.kind].state(tenant, work)
 
-    async def wait(self, tenant: str, work: WorkRef, seconds: float) -> None:
-        """Wait until work has ended, or for a time."""
-        await self._kinds[work.kind].wait(tenant, work, seconds)
+    async def find_call(self, tenant: str, work: WorkRef, pending_id: str) -> PendingRecord | None:
+        """Return a call of work that waits, or waited, for an approver."""
+        return await self._kinds[work.kind].find_call(tenant, work, pending_id)
+
+    async def wait(self, tenant: str, work: WorkRef, seconds: float, is_enough: IsEnough) -> None:
+        """Wait until work has ended, its state is enough, or for a time."""
+        await self._kinds[work.kind].wait(tenant, work, seconds, is_enough)
 
     async def cancel(self, caller: Caller, work: WorkRef) -> None:
         """Cancel work, if it has not ended."""
@@ -223,25 +248,24 @@ class WaitLimits:
 
 
 async def wait_in_steps(
-    works: Works, tenant: str, work: WorkRef, limits: WaitLimits
-) -> AsyncIterator[float]:
-    """Yield the seconds that have passed, after each step, until work has ended or time is up."""
+    works: Works, tenant: str, work: WorkRef, limits: WaitLimits, is_enough: IsEnough
+) -> AsyncIterator[WorkState]:
+    """Yield the state of work after each step, until it has ended, is enough, or time is up."""
     loop = asyncio.get_running_loop()
-    start = loop.time()
+    end = loop.time() + limits.seconds
     while True:
-        passed = loop.time() - start
-        left = limits.seconds - passed
-        if left <= 0 or limits.closing.is_set():
-            return
-        if (await works.state(tenant, work)).has_ended:
+        state = await works.state(tenant, work)
+        yield state
+        left = end - loop.time()
+        if left <= 0 or limits.closing.is_set() or state.has_ended or is_enough(state):
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_at, limits.closing, tasks.cancel_scope)
-            await works.wait(tenant, work, min(limits.step_s, left))
+            tasks.start_soon(cancel_at, limits.closing, tasks.cancel_scope)
+            await works.wait(tenant, work, min(limits.step_s, left), is_enough)
             tasks.cancel_scope.cancel()
-        yield loop.time() - start
 
 
-async def _cancel_at(event: anyio.Event, scope: anyio.CancelScope) -> None:
+async def cancel_at(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when an event is set."""
     await event.wait()
     scope.cancel()

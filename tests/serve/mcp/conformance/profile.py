@@ -26,7 +26,7 @@ from perdure.serve.limits import Rate
 from perdure.serve.mcp.endpoint import PATH, McpEndpoint
 from perdure.serve.mcp.tasks_extension import is_declared, missing_extension
 from perdure.serve.mcp.toolbox import LongAnswer, McpCall, McpOptions, McpTool, ToolAnswer
-from perdure.serve.mcp.work import BackgroundWork, running_answer
+from perdure.serve.mcp.work import BackgroundWork
 
 JOBS = ("slow_compute", "failing_job", "protocol_error_job", "confirm_delete", "multi_input")
 WITH_TASK = "test_tool_with_task"
@@ -74,7 +74,7 @@ async def _run(call: McpCall, job: str) -> LongAnswer:
     task, _ = await call.service.background.launch(
         call.caller.home_tenant, job, prompt, by=call.caller.name
     )
-    return LongAnswer(BackgroundWork.ref(task), running_answer(task))
+    return LongAnswer(BackgroundWork.ref(task))
 
 
 def _fail(_: ToolAnswer) -> ToolAnswer:

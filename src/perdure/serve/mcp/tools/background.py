@@ -14,9 +14,17 @@ from perdure.runtime.agents.delegation import (
 )
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.records.entries import SessionRef
-from perdure.serve.mcp.toolbox import LIST_LIMIT, Json, LongAnswer, McpCall, McpTool, ToolAnswer
+from perdure.serve.mcp.toolbox import (
+    LIST_LIMIT,
+    Json,
+    LongAnswer,
+    McpCall,
+    McpTool,
+    ToolAnswer,
+    WaitTime,
+)
 from perdure.serve.mcp.tools.authors import authors_of
-from perdure.serve.mcp.work import BackgroundWork, running_answer
+from perdure.serve.mcp.work import BackgroundWork
 
 _TASK_ID: Final[Json] = {"type": "string", "minLength": 1, "description": "Id of the agent's task."}
 _WAITABLE: Final[Json] = {
@@ -30,6 +38,21 @@ _WAITABLE: Final[Json] = {
 }
 _TEXT: Final[Json] = {"type": "string"}
 _COUNT: Final[Json] = {"type": "integer", "minimum": 0}
+_WAITING_FOR: Final[Json] = {
+    "type": "array",
+    "description": "Calls for which it waits for people, if there are any: tell them.",
+    "items": {
+        "type": "object",
+        "properties": {
+            "pendingID": _TEXT,
+            "kind": {"type": "string", "enum": ["approval", "question"]},
+            "tool": _TEXT,
+            "prompt": {"type": ["string", "null"]},
+            "approvers": {"type": "array", "items": _TEXT},
+            "missingApprovals": {"type": "integer"},
+        },
+    },
+}
 _ROW: Final[Json] = {
     "task_id": _TEXT,
     "status": {"type": "string", "enum": list(TASK_STATUSES)},
@@ -37,11 +60,17 @@ _ROW: Final[Json] = {
     "queued": {"type": "boolean"},
     "agent": _TEXT,
     "description": _TEXT,
+    "waitingFor": _WAITING_FOR,
 }
 _OUTCOME: Final[Json] = {
     **_ROW,
     "message": _TEXT,
     "output": _TEXT,
+    "decisions": {
+        "type": "array",
+        "description": "What the person who uses this client decided during the call.",
+        "items": {"type": "object"},
+    },
     "error": {"description": "Why it failed: a sentence, or an object with a code."},
 }
 _READ: Final = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
@@ -75,7 +104,8 @@ def _launch_tool(agents: Sequence[ReadyAgent]) -> McpTool:
         ),
         permit=Permit.OPERATE,
         run=_launch,
-        is_quick=True,  # it does not wait
+        is_quick=True,
+        wait_time=_no_time,
         properties={
             "agent": {
                 "type": "string",
@@ -104,7 +134,17 @@ async def _launch(call: McpCall) -> LongAnswer:
         description=args.get("description"),
         by=call.caller.name,
     )
-    return LongAnswer(BackgroundWork.ref(task), running_answer(task), wait_ms=0)
+    return LongAnswer(BackgroundWork.ref(task))
+
+
+def _no_time(_: Json) -> WaitTime:
+    return WaitTime(0)
+
+
+def _wait_time(args: Json) -> WaitTime:
+    """Return how long a call with `block` waits. Raises Refused."""
+    is_given = "timeout" in args
+    return WaitTime(parse_timeout(args["timeout"] if is_given else DEFAULT_TIMEOUT_MS), is_given)
 
 
 async def _find(call: McpCall) -> ChildTask:
@@ -116,20 +156,22 @@ async def _output(call: McpCall) -> ToolAnswer | LongAnswer:
     work = BackgroundWork(call.service)
     if not call.args.get("block") or not task.is_active:
         return (await work.state(call.caller.home_tenant, work.ref(task))).answer
-    wait_ms = parse_timeout(call.args.get("timeout", DEFAULT_TIMEOUT_MS))
-    return LongAnswer(work.ref(task), running_answer(task), wait_ms)
+    _wait_time(call.args)
+    return LongAnswer(work.ref(task))
 
 
 async def _resume(call: McpCall) -> ToolAnswer | LongAnswer:
     args = call.args
-    wait_ms = parse_timeout(args.get("timeout", DEFAULT_TIMEOUT_MS)) if args.get("block") else None
+    if args.get("block"):
+        _wait_time(args)
     background = call.service.background
     task = await background.resume(
         await _find(call), args["message"], by=call.caller.name, via=call.caller.via
     )
-    if wait_ms is None or task.is_queued:  # the run that answers a queued message has no id yet
+    # The run that answers a queued message has no id yet.
+    if not args.get("block") or task.is_queued:
         return _answer(task, message=SENT)
-    return LongAnswer(BackgroundWork.ref(task), running_answer(task), wait_ms)
+    return LongAnswer(BackgroundWork.ref(task))
 
 
 async def _list(call: McpCall) -> ToolAnswer:
@@ -141,9 +183,10 @@ async def _list(call: McpCall) -> ToolAnswer:
     ]
     tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
     start, limit = int(call.args.get("offset", 0)), int(call.args.get("limit", LIST_LIMIT))
+    page = await call.service.background.with_waiting(tasks[start : start + limit])
     rows = [
-        task_answer(task, agent=task.agent, description=marked_description(task))
-        for task in tasks[start : start + limit]
+        task_answer(task, agent=task.agent, description=marked_description(task), **waiting)
+        for task, waiting in page
     ]
     return ToolAnswer({"success": True, "tasks": rows, "count": len(tasks)})
 
@@ -171,11 +214,14 @@ OUTPUT: Final = McpTool(
     name="background_output",
     title="Read background agent",
     description=(
-        "Read the result of a background agent. With block=true the call waits until it "
-        "has finished, or for timeout milliseconds."
+        "Read the result of a background agent. With block=true the call waits until it has "
+        "finished, or for timeout milliseconds; if it waits for the person who uses this client, "
+        "the call asks them, and if only other people can decide, it says who, without waiting "
+        "unless you give a timeout."
     ),
     permit=Permit.READ,
     run=_output,
+    wait_time=_wait_time,
     properties=_WAITABLE,
     required=("task_id",),
     output=_OUTCOME,
@@ -190,6 +236,7 @@ RESUME: Final = McpTool(
     ),
     permit=Permit.OPERATE,
     run=_resume,
+    wait_time=_wait_time,
     properties={**_WAITABLE, "message": {"type": "string", "minLength": 1}},
     required=("task_id", "message"),
     output=_OUTCOME,

@@ -9,7 +9,6 @@ from perdure.runtime.tasks.values import TaskRef
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.resources import task_uri
 from perdure.serve.mcp.toolbox import LIST_LIMIT, Json, Link, LongAnswer, McpCall, Run, ToolAnswer
-from perdure.serve.mcp.work import running_command
 
 PAGING: Final = frozenset({"limit", "offset"})
 
@@ -68,8 +67,7 @@ async def _execute(call: McpCall) -> LongAnswer:
     started = await verbs.executions.start(task_id, call.args["command"], options)
     ref = TaskRef(call.caller.home_tenant, task_id)
     stream = (await get_task(call.service.tasks.store, ref)).stream
-    work = WorkRef("execution", task_id, started["executionId"], stream)
-    return LongAnswer(work, running_command(started))
+    return LongAnswer(WorkRef("execution", task_id, started["executionId"], stream))
 
 
 async def _cancel(call: McpCall) -> ToolAnswer:
