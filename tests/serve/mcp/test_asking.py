@@ -272,7 +272,7 @@ async def asked(client: Client, task: dict[str, Any], **more: Any) -> Any:
 async def test_a_repeated_or_contradictory_answer_changes_nothing_and_names_the_winner(
     rt: Runtime,
 ) -> None:
-    """G3"""
+    """G4"""
     async with asking(rt, Person(), MODERN) as client:
         task = await started(client, "pay")
         first = await asked(client, task)
