@@ -75,9 +75,10 @@ class RawClient:
         *,
         extensions: dict[str, Any] | None = None,
         shows_forms: bool = True,
+        elicitation: dict[str, Any] | None = None,
     ) -> None:
         self._http = http
-        self._elicitation: dict[str, Any] = {"elicitation": {}} if shows_forms else {}
+        self._elicitation = {"elicitation": elicitation or {}} if shows_forms else {}
         self._extensions = {TASKS: {}} if extensions is None else extensions
         self._number = 0
 

@@ -12,9 +12,15 @@ import pytest
 from tests.support.mcp_client import RawClient
 
 from perdure import Agent, Principal, Runtime, asgi, tool
+from perdure.app import service_of
 from perdure.config import McpConfig, load
 from perdure.core.roles import ROLES
 from perdure.serve.assembly import mounts
+from perdure.serve.http.app import Mount, application
+from perdure.serve.http.auth import local_authenticator
+from perdure.serve.http.middleware import LOOPBACK, Rules
+from perdure.serve.mcp.endpoint import PATH, McpEndpoint
+from perdure.serve.mcp.toolbox import McpOptions
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -376,6 +382,49 @@ async def test_an_approval_is_not_an_input_unless_the_operator_allows_it(
     assert unknown["error"]["data"]["code"] == "TOOL_NOT_FOUND"
 
 
+async def test_an_approval_is_edited_with_an_update_where_the_operator_allows_it(
+    rt: Runtime,
+) -> None:
+    rules = Rules(hosts=frozenset(LOOPBACK))
+    mount = Mount(PATH, lambda state, rules: McpEndpoint(state, rules, McpOptions(approve=True)))
+    app = application(rt, local_authenticator(LOOPBACK), rules, mounts=[mount])
+    transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        client = RawClient(http)
+        task = await launch(client, "payer")
+        value = await until(client, task, "input_required")
+        ((key, request),) = value["inputRequests"].items()
+        fields = request["params"]["requestedSchema"]["properties"]
+        assert fields["args.cents"]["default"] == 5
+        for action in ("decline", "cancel"):  # they decide nothing
+            update = {"taskId": task, "inputResponses": {key: {"action": action}}}
+            assert "error" not in await client.request("tasks/update", update)
+        await until(client, task, "input_required")
+        answer = {"action": "accept", "content": {"decision": "edit", "args.cents": 4}}
+        update = {"taskId": task, "inputResponses": {key: answer}}
+        assert "error" not in await client.request("tasks/update", update)
+        await until(client, task, "completed")
+    decision = (await service_of(rt).calls.get(key)).decision
+    assert decision is not None
+    assert (decision.kind, decision.args) == ("edit", {"cents": 4})
+
+
+@pytest.mark.parametrize(
+    "declared, expected",
+    [({}, True), ({"form": {}}, True), ({"form": {}, "url": {}}, True), ({"url": {}}, False)],
+)
+async def test_only_a_client_that_shows_forms_is_asked(
+    raw: Callable[..., RawClient], declared: dict[str, Any], expected: bool
+) -> None:
+    client = raw(extensions={}, elicitation=declared)
+    launched = await client.call("background_task", agent="asks", prompt="go")
+    task = launched["structuredContent"]["task_id"]
+    with anyio.fail_after(WAIT_S):
+        result = await client.call("background_output", task_id=task, block=True)
+    assert (result["resultType"] == "input_required") is expected
+    assert expected or len(result["structuredContent"]["waitingFor"]) == 1
+
+
 # --- the raw form ---------------------------------------------------------------------------------
 
 REQUEST = """{
@@ -439,6 +488,19 @@ ALLOWED_ORDER = [
     *("create_task_sandbox", "attach_agent_to_task", "detach_agent_from_task", "execute_in_task"),
     *("list_tasks", "get_task_status", "cancel_task", "delete_task"),
 ]
+
+
+async def test_the_raw_form_says_at_once_for_whom_an_agent_waits(http: MakeHttp) -> None:
+    async def call(name: str, **arguments: Any) -> dict[str, Any]:
+        params = {"name": name, "arguments": arguments}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        result: dict[str, Any] = (await http().post("/mcp/compat", json=body)).json()["result"]
+        return result
+
+    launched = await call("background_task", agent="payer", prompt="go")
+    with anyio.fail_after(WAIT_S):  # less than it may block
+        value = await call("background_output", task_id=launched["task_id"], block=True)
+    assert (value["status"], value["waitingFor"][0]["tool"]) == ("running", "pay")
 
 
 @pytest.mark.parametrize("number", ["x", 7, 1.5, None])
