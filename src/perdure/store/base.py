@@ -460,3 +460,15 @@ class OnDisk(Protocol):
     def free_bytes(self) -> int:
         """Return the free space of its disk."""
         ...
+
+
+@runtime_checkable
+class RenewsInThreads(Protocol):
+    """Store that renews a holder's row without its event loop, which may be busy for long."""
+
+    def renew_in_thread(self, holder: str, ttl_ms: int) -> int:
+        """Extend a holder's row as `renew` does; call it in a thread, which waits for it.
+
+        Raises Lost if the row does not exist, else StoreError.
+        """
+        ...

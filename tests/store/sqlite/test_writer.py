@@ -120,7 +120,6 @@ async def test_a_claim_asked_for_after_a_commit_rides_in_its_transaction(
     outcomes = await Together(database).run(
         commit=spied.commit([Write("a", [Record("t", b"")], wake=0)]),
         claim=spied.claim("worker", "session", 5),
-        beat=spied.renew("worker", 70_000),
     )
     assert outcomes["commit"] == {"a": 1}
     claimed = outcomes["claim"]
@@ -136,6 +135,20 @@ async def test_what_waits_together_is_one_transaction(
     outcomes = await Together(database).run(**asks)
     assert sorted(head["a"] for head in outcomes.values()) == list(range(1, 101))  # type: ignore[index]
     assert wire.transactions() == 1
+
+
+async def test_a_heartbeat_does_not_wait_for_the_commits_of_a_batch(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    await spied.renew("worker", 60_000, join=True)
+    wire.sent.clear()
+    outcomes = await Together(database).run(
+        commit=spied.commit([Write("a", [Record("t", b"")])]),
+        other=spied.commit([Write("b", [Record("t", b"")])]),
+        beat=spied.renew("worker", 70_000),
+    )
+    assert list(outcomes) == ["beat", "commit", "other"]
+    assert wire.transactions() == 2
 
 
 async def test_a_heartbeat_is_written_before_long_commits_that_wait(

@@ -12,6 +12,7 @@ from perdure.core.session.queues import DEFAULT, worker_name
 from perdure.errors import StoreError
 from perdure.runtime.engine.leases import UnreturnedLeases
 from perdure.runtime.ids import secret_id
+from perdure.runtime.renewals import Renewals
 from perdure.store.base import Lease, Lost, Store, Unknown
 
 logger = logging.getLogger("perdure")
@@ -42,10 +43,10 @@ class LeaseHolder:
         self._store = store
         self._unreturned = unreturned
         self._lease_ms = lease_ms
+        self._renewals = Renewals(store, lease_ms)
         self._on_lost = on_lost
         self._is_driven = is_driven
         self._name = ""
-        self._deadline = 0.0  # of our row, by the local monotonic clock
         self._joining = asyncio.Lock()
         self._releasing: asyncio.Task[None] | None = None
         self._worker_queues: dict[object, frozenset[str]] = {}  # by worker in this process
@@ -75,7 +76,7 @@ class LeaseHolder:
 
     def is_valid(self, lease: Lease) -> bool:
         """Return whether a lease is still valid by our own clock."""
-        return self._name == lease.holder and time.monotonic() < self._deadline
+        return self._renewals.is_valid(lease.holder)
 
     async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
         """Claim due streams, after releasing the leases that are still to be released."""
@@ -84,6 +85,8 @@ class LeaseHolder:
         for _ in range(2):
             name = self._name or await self._join()
             try:
+                if not self._renewals.is_valid(name):  # else this claim would reap its own holder
+                    await self._renewals.renew(name)
                 leases = await self._store.claim(name, kind, limit, only=only)
                 if not self._is_driven(leases):
                     return leases
@@ -111,19 +114,18 @@ class LeaseHolder:
     async def heartbeat(self) -> None:
         """Renew the holder's row for ever."""
         try:
-            while True:
-                await asyncio.sleep(self._lease_ms / 3000)
-                if self._name:
-                    await self._renew(self._name)
+            with self._renewals.in_thread():
+                while True:
+                    await asyncio.sleep(self._lease_ms / 3000)
+                    if self._name:
+                        await self._renew(self._name)
         finally:
             if self._releasing is not None:
                 self._releasing.cancel()
 
     async def _renew(self, name: str) -> None:
-        renewed_at = time.monotonic()
         try:
-            await self._store.renew(name, self._lease_ms)
-            self._deadline = renewed_at + self._lease_ms / 1000
+            await self._renewals.renew(name)
             self._release_unreturned()
         except Lost:
             self.lose(name)
@@ -141,6 +143,7 @@ class LeaseHolder:
         if self._name == name:
             logger.warning("%s lost its leases; other workers may claim its sessions", name)
             self._name = ""
+            self._renewals.end()
             self._unreturned.clear()
         self._on_lost(name)
 
@@ -149,6 +152,7 @@ class LeaseHolder:
         if not self._name:
             return
         name, self._name = self._name, ""
+        self._renewals.end()
         try:
             await self._store.renew(name, 0)
         except StoreError:
@@ -163,9 +167,10 @@ class LeaseHolder:
                 process = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
                 self._name_queues = self._queues
                 name = worker_name(process, self._name_queues)
-                deadline = time.monotonic() + self._lease_ms / 1000
+                sent_at = time.monotonic()
                 await self._store.renew(name, self._lease_ms, join=True)
-                self._name, self._deadline = name, deadline
+                self._renewals.begin(name, sent_at)
+                self._name = name
             return self._name
 
 

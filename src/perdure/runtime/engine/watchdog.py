@@ -1,7 +1,7 @@
 """Watchdog of the event loop: a thread that reports user code which blocks it.
 
-While the loop is blocked, no session of the process continues and no lease is renewed; the code
-that blocks it cannot be interrupted, only named.
+While the loop is blocked, no session of the process continues, and after three leases none is
+renewed any more; the code that blocks it cannot be interrupted, only named.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
 """Streams of events: recorded events are read from the store, new ones come through a buffer.
 
 No event is missed or sent twice: a stream knows the position of the last event it sent, and
-whenever its buffer cannot continue from there, it reads the store.
+whenever its buffer and the hub cannot continue from there, it reads the store.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import dropwhile, zip_longest
 from typing import Any, Final
 
 import anyio
@@ -17,7 +17,7 @@ import anyio.lowlevel
 import msgspec
 
 from perdure.core.pending.notices import NoticeState, PendingNotice, follow_event, is_run_end
-from perdure.errors import Corrupt, NotFound
+from perdure.errors import Corrupt, NotFound, StoreError
 from perdure.runtime.models.base import Delta
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import decode_record
@@ -39,6 +39,7 @@ logger = logging.getLogger("perdure")
 PAGE: Final = 200
 HELD_S: Final = 0.25  # between two reads of events that wait for an open transaction
 STORE_RETRY_S: Final = 0.5  # between two reads of a store that is not available
+CHUNK_BYTES: Final = 64 * 1024  # of frames that are sent together
 MAX_NOTICE_STATES: Final = 256  # sessions whose state one reader of notices remembers
 
 Frames = AsyncGenerator[bytes, None]
@@ -79,30 +80,63 @@ async def _all_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSourc
 
 
 async def _next_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
+    await buffer.wait_for_turn()
     if buffer.is_behind:
         buffer.catch_up()
-        await source.service.feed.fix_start()  # later events come through the buffer
-        async for frame in source.read():
-            yield frame
-        buffer.is_behind = buffer.is_behind or source.has_more
-        if source.is_held:
-            await anyio.sleep(HELD_S)
+        recent = source.recent()
+        missed = _encoded(recent, buffer, source) if recent else _stored(buffer, source)
+        async for chunk in _joined(missed):
+            yield chunk
         return
-    async for frame in _buffered_frames(buffer, source):
-        yield frame
+    async for chunk in _joined(_encoded(buffer.take(), buffer, source)):
+        yield chunk
     if not buffer.is_behind and not await buffer.wait():
         yield keep_alive_frame(source.event_id)
         buffer.is_behind = True  # the feed is a hint that may be lost: read the store now and then
 
 
-async def _buffered_frames(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
-    for item in buffer.take():
+async def _stored(buffer: ReaderBuffer, source: "_SessionSource | _FeedSource") -> Frames:
+    """Yield the frames of a page from the store."""
+    await source.service.feed.fix_start()  # later events come through the buffer
+    async for frame in source.read():
+        yield frame
+    buffer.is_behind = buffer.is_behind or source.has_more
+    if source.is_held:
+        await anyio.sleep(HELD_S)
+
+
+async def _encoded(
+    items: Iterable[FeedEvent | DeltaChunk],
+    buffer: ReaderBuffer,
+    source: "_SessionSource | _FeedSource",
+) -> Frames:
+    """Yield the frames of items, up to the first one before which an event is missing."""
+    for item in items:
         frame = await source.encode(item)
         if frame is None:
             buffer.is_behind = True
             return
         if frame:
             yield frame
+
+
+async def _joined(frames: Frames) -> Frames:
+    """Join frames to chunks: a chunk passes through many layers, whatever its size."""
+    parts: list[bytes] = []
+    size, failure = 0, None
+    try:
+        async for frame in frames:
+            parts.append(frame)
+            size += len(frame)
+            if size >= CHUNK_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+    except StoreError as error:  # the source counts the frames before it as sent
+        failure = error
+    if parts:
+        yield b"".join(parts)
+    if failure is not None:
+        raise failure
 
 
 class _SessionSource:
@@ -123,6 +157,10 @@ class _SessionSource:
     def event_id(self) -> str | None:
         """None: every event has the id, so a keep-alive needs none."""
         return None
+
+    def recent(self) -> Sequence[FeedEvent]:
+        """None: a session that was created again has the same seqs."""
+        return ()
 
     async def read(self) -> AsyncIterator[bytes]:
         """Yield the frames of a page from the store."""
@@ -182,7 +220,7 @@ async def feed_frames(
     service, app_state = scope.service, scope.app_state
     yield OPENING + f"id: {position.pos}\n\n".encode()
     async with app_state.hub.subscribe(service, app_state.closing, None) as buffer:
-        source = _FeedSource(service, position, event_filter)
+        source = _FeedSource(service, app_state.hub.recent, position, event_filter)
         async with aclosing(_all_frames(buffer, source)) as frames:
             async for frame in frames:
                 yield frame
@@ -208,8 +246,15 @@ class _FeedSource:
 
     is_over = False
 
-    def __init__(self, service: Service, position: FeedPosition, event_filter: EventFilter) -> None:
+    def __init__(
+        self,
+        service: Service,
+        recent: Iterable[FeedEvent],
+        position: FeedPosition,
+        event_filter: EventFilter,
+    ) -> None:
         self.service = service
+        self._recent = recent
         self._pos = position.pos
         self._skip = position.frames_sent
         self._filter = event_filter
@@ -220,6 +265,15 @@ class _FeedSource:
     def event_id(self) -> str | None:
         """The position up to which every event was sent, or is not visible to this reader."""
         return None if self._skip else str(self._pos)
+
+    def recent(self) -> Sequence[FeedEvent]:
+        """Return the remembered events that follow the last one sent; none if some are missing."""
+        if self._skip:
+            return ()
+        return tuple(dropwhile(lambda event: not self._is_next(event), self._recent))
+
+    def _is_next(self, event: FeedEvent) -> bool:
+        return event.after <= self._pos < event.record.pos
 
     async def read(self) -> AsyncIterator[bytes]:
         """Yield the frames of a page from the store."""

@@ -1,17 +1,21 @@
 """Server-sent events: their wire format, and the hub that distributes records to readers.
 
 One subscription to the feed serves every reader of the process. Each reader has a buffer of
-bounded size; a reader that is too slow loses its content and continues from the store.
+bounded size; a reader that is too slow loses its content and continues from the store, a reader of
+all sessions first from the events that the hub remembers. These are encoded once for all. A few
+readers send in each round of the event loop: a thousand must not keep everything else waiting,
+heartbeats included.
 """
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -30,6 +34,9 @@ KEEP_ALIVE_S: Final = 15.0
 START_S: Final = 5.0
 MAX_ITEMS: Final = 256  # records in the buffer of one reader
 MAX_BYTES: Final = 1024 * 1024
+RECENT_ITEMS: Final = 1_024  # events that the hub remembers for all readers
+RECENT_BYTES: Final = 4 * 1024 * 1024
+AT_ONCE: Final = 16  # readers that send in one round of the event loop
 CLOSE_GRACE_S: Final = 1.0  # for readers that still receive when the server shuts down
 OPENING: Final = b": perdure\nretry: 1000\n\n"
 
@@ -139,11 +146,30 @@ def feed_event(record: Record, after: int = 0) -> FeedEvent | None:
     return None if names is None else FeedEvent(record, names, after)
 
 
-class ReaderBuffer:
-    """Buffer of one reader. It starts behind: earlier records must be read from the store."""
+class RecentEvents:
+    """The last events of the feed that were distributed, with their frames."""
 
     def __init__(self) -> None:
+        self._events: deque[FeedEvent] = deque()
+        self._bytes = 0
+
+    def add(self, event: FeedEvent) -> None:
+        """Remember an event, and forget the oldest ones that are too many."""
+        self._events.append(event)
+        self._bytes += len(event.record.data)
+        while len(self._events) > RECENT_ITEMS or self._bytes > RECENT_BYTES:
+            self._bytes -= len(self._events.popleft().record.data)
+
+    def __iter__(self) -> Iterator[FeedEvent]:
+        return iter(self._events)
+
+
+class ReaderBuffer:
+    """Buffer of one reader. It starts behind: earlier records must be read elsewhere first."""
+
+    def __init__(self, turns: anyio.Semaphore) -> None:
         self.is_behind = True
+        self._turns = turns
         self.is_closed = False
         self._items: deque[FeedEvent | DeltaChunk] = deque()
         self._bytes = 0
@@ -172,9 +198,14 @@ class ReaderBuffer:
         self._bytes = 0
 
     def catch_up(self) -> None:
-        """Buffer events again from now on, because the reader is about to read the store."""
+        """Buffer events again from now on, because the reader is about to get the earlier ones."""
         self._fall_behind()
         self.is_behind = False
+
+    async def wait_for_turn(self) -> None:
+        """Wait until this is one of the few readers that may send in this round of the loop."""
+        async with self._turns:
+            await anyio.lowlevel.checkpoint()
 
     def take(self) -> list[FeedEvent | DeltaChunk]:
         """Remove and return the items."""
@@ -204,6 +235,8 @@ class Hub:
         self._subscribed: anyio.Event | None = None  # set once the feed calls us
         self._read_to = 0  # position up to which the feed was distributed without an interruption
         self._last_event = 0  # position of the last event of a session up to there
+        self.recent = RecentEvents()
+        self._turns = anyio.Semaphore(AT_ONCE, fast_acquire=True)
 
     @asynccontextmanager
     async def subscribe(
@@ -211,7 +244,7 @@ class Hub:
     ) -> AsyncIterator[ReaderBuffer]:
         """Yield a buffer for one stream, or for all; it is closed when the server shuts down."""
         await self._open(service, closing)
-        buffer = ReaderBuffer()
+        buffer = ReaderBuffer(self._turns)
         if closing.is_set():
             buffer.close()
         self._buffers.setdefault(stream, []).append(buffer)
@@ -260,5 +293,6 @@ class Hub:
             event = feed_event(record, self._last_event)
             if event is not None:
                 self._last_event = record.pos
+                self.recent.add(event)
                 for buffer in (*of_stream, *of_all):
                     buffer.put(event)

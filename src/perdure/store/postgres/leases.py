@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from perdure.errors import StoreError
-from perdure.store.base import Lease, Lost, Unknown
+from perdure.store.base import Lease, Lost, Unavailable, Unknown
 from perdure.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from perdure.store.postgres.batcher import Batcher
 from perdure.store.postgres.clock import ServerClock
@@ -148,6 +148,23 @@ class LeaseRows:
         if row is None:
             raise Lost(f"the heartbeat of {holder} is over")
         return self._until(row, ttl_ms)
+
+    async def renew_alone(self, holder: str, ttl_ms: int) -> int:
+        """Extend the holder's row in another event loop, on a connection for this once.
+
+        The connections of the pool belong to the event loop of the store.
+        """
+        if holder in self._unknown:
+            raise Unavailable("claims of commits without a reply are still to be undone")
+        values = pack_text(holder), ttl_ms, self._clock.fixed_now()
+        pool = Pool(Connector(self._connector.address), 1, synced=False)
+        try:
+            row = await pool.query(lambda connection: _first(connection, "renew", *values))
+        finally:
+            await pool.close()
+        if row is None:
+            raise Lost(f"the heartbeat of {holder} is over")
+        return int(row[0])
 
     async def leave(self, holder: str, ttl_ms: int) -> int:
         """Free the holder's streams and remove its row. Raises Lost if it does not exist."""

@@ -1,5 +1,6 @@
 """The PostgreSQL backend: one database, any number of processes and machines."""
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -152,6 +153,10 @@ class PostgresStore:
         elif ttl_ms > 0:
             return await connections.renew(holder, ttl_ms)
         return await connections.leave(holder, ttl_ms)
+
+    def renew_in_thread(self, holder: str, ttl_ms: int) -> int:
+        """Extend the holder's row for a thread, without the event loop of the store."""
+        return asyncio.run(self._ready().leases.renew_alone(holder, ttl_ms))
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
         """Return the records after `after`, oldest first. Raises NoStream or Gone."""

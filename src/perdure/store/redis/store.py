@@ -106,6 +106,8 @@ class IndexedStore:
 
     def __init__(self, primary: Store, url: str, names: EntryNames) -> None:
         self.primary = primary
+        # None counts as missing: a store without it is renewed by the event loop only.
+        self.renew_in_thread = getattr(primary, "renew_in_thread", None)
         self._url = url
         self._names = names
         self._index: RedisIndex | None = None

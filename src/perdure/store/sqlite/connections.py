@@ -1,6 +1,7 @@
 """Threads and connections of an open SQLite store: the writer, the readers, and the watcher."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import sqlite3
@@ -13,7 +14,7 @@ from typing import Protocol, TypeVar
 import anyio
 from anyio import to_thread
 
-from perdure.store.base import Clock, StoreRefusal
+from perdure.store.base import Clock, StoreRefusal, Unavailable
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.shared.signal import BroadcastCallback, Signal
 from perdure.store.sqlite.commands import Command, CommandResult, Reap, Renew
@@ -21,7 +22,7 @@ from perdure.store.sqlite.open import explain_error, is_database_error
 from perdure.store.sqlite.queued_queries import QueuedQueries, resolve
 from perdure.store.sqlite.reads import Query, Readers
 from perdure.store.sqlite.side_files import LivenessLock, WakeSocket
-from perdure.store.sqlite.writer import Job, Outcome, SqliteWriter, WriterFiles
+from perdure.store.sqlite.writer import Job, Outcome, SqliteWriter, ThreadFuture, WriterFiles
 
 T = TypeVar("T")
 
@@ -127,6 +128,16 @@ class SqliteConnections:
             self._loop.call_soon(self._wake_writer)
         return result
 
+    def renew_in_thread(self, renew: Renew) -> CommandResult:
+        """Renew a holder's row for a thread, which waits for it as long as the lease lasts."""
+        result: ThreadFuture = concurrent.futures.Future()
+        self._writer.queue((renew, result))
+        self._writer.wake()
+        try:
+            return result.result(renew.ttl_ms / 1000)
+        except concurrent.futures.TimeoutError:
+            raise Unavailable(f"{self._path} could not be written in time") from None
+
     def _wake_writer(self) -> None:
         self._is_wake_due = False
         self._writer.wake()
@@ -170,6 +181,8 @@ class SqliteConnections:
         # The socket first, which releases the interpreter: once the loop is awake, both compete.
         if is_news:
             self._wake_socket.wake()
+        if any(isinstance(result, concurrent.futures.Future) for _, result in jobs):
+            jobs, outcomes = _settle_in_threads(jobs, outcomes)
         with contextlib.suppress(RuntimeError):  # the event loop has ended, and the callers with it
             self._loop.call_soon_threadsafe(self._settle, jobs, outcomes, is_news)
 
@@ -205,6 +218,19 @@ class SqliteConnections:
     def _notify_loop(self) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._signal.notify)
+
+
+def _settle_in_threads(
+    jobs: Sequence[Job], outcomes: Sequence[Outcome]
+) -> tuple[Sequence[Job], Sequence[Outcome]]:
+    """Settle the jobs of threads, which must not wait for the event loop; return the others."""
+    rest: list[tuple[Job, Outcome]] = []
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if isinstance(job[1], concurrent.futures.Future):
+            resolve([job[1]], [outcome])
+        else:
+            rest.append((job, outcome))
+    return [job for job, _ in rest], [outcome for _, outcome in rest]
 
 
 def _is_news(job: Job, outcome: Outcome) -> bool:

@@ -6,6 +6,7 @@ the writer is idle, or waits for the disk or for another process.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 from collections import deque
 from collections.abc import Iterable
@@ -60,8 +61,10 @@ class QueuedQueries:
                 self._loop.call_soon_threadsafe(resolve, [result for _, result in jobs], outcomes)
 
 
-def resolve(results: Iterable[asyncio.Future[Any]], outcomes: Iterable[Any]) -> None:
-    """Give each future its result or error; call it in the event loop."""
+def resolve(
+    results: Iterable[asyncio.Future[Any] | concurrent.futures.Future[Any]], outcomes: Iterable[Any]
+) -> None:
+    """Give each future its result or error; call it in the event loop for futures of asyncio."""
     for result, outcome in zip(results, outcomes, strict=True):
         if result.done():  # its task was cancelled; what it waited for was done all the same
             continue

@@ -148,6 +148,10 @@ class SqliteStore:
         """Extend the holder's row and return its new end; ttl 0 removes the row."""
         return cast("int", await self._ready().write(Renew(holder, ttl_ms, join)))
 
+    def renew_in_thread(self, holder: str, ttl_ms: int) -> int:
+        """Extend the holder's row for a thread, without the event loop."""
+        return cast("int", self._ready().renew_in_thread(Renew(holder, ttl_ms, join=False)))
+
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
         """Return the records after `after`, oldest first. Raises NoStream or Gone."""
         return await self._ready().query(

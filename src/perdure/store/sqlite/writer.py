@@ -5,6 +5,7 @@ before COMMIT.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import sqlite3
@@ -42,7 +43,8 @@ _FEW_RECORDS = 1_000  # of a batch for which a query of the event loop can wait
 _IDLE_S = 1.0
 
 
-Job = tuple[Command, asyncio.Future[CommandResult]]  # with the caller's future
+ThreadFuture = concurrent.futures.Future[CommandResult]
+Job = tuple[Command, asyncio.Future[CommandResult] | ThreadFuture]  # with the caller's future
 Outcome = CommandResult | Exception
 Deliver = Callable[[Sequence[Job], Sequence[Outcome]], None]
 
@@ -94,20 +96,20 @@ class SqliteWriter:
         self._thread.start()
 
     def queue(self, job: Job) -> None:
-        """Queue a job, which `wake` lets the writer take; call it in the event loop's thread.
+        """Queue a job, which `wake` lets the writer take.
 
-        Heartbeats are first: long commits before them could take longer than a lease. The first one
-        of a holder keeps its place, since no lease depends on it yet.
+        Heartbeats are first: long commits before them could take longer than a lease.
         """
-        if isinstance(job[0], Renew) and job[0].ttl_ms > 0 and not job[0].join:
+        if _is_heartbeat(job[0]):
             self._jobs.appendleft(job)
         else:
             self._jobs.append(job)
 
     def wake(self) -> None:
-        """Let the writer take the queued jobs; call it in the event loop's thread."""
+        """Let the writer take the queued jobs."""
         if self._no_jobs.locked():
-            self._no_jobs.release()
+            with contextlib.suppress(RuntimeError):  # another thread has just done it
+                self._no_jobs.release()
 
     def stop(self, timeout_s: float) -> None:
         """Finish the queued jobs and end the thread; jobs that take longer fail."""
@@ -194,11 +196,17 @@ class SqliteWriter:
     def _take(self) -> tuple[list[Job], int]:
         """Take the jobs of a transaction: not a long commit with others that wait for it.
 
+        A heartbeat is alone: it need not wait until the commits behind it are written and synced.
         Returns the number of their records too.
         """
         batch: list[Job] = []
         records = 0
         while len(batch) < _LARGEST_BATCH and (job := self._next()):
+            if _is_heartbeat(job[0]):
+                if batch:  # it was queued meanwhile
+                    self._jobs.appendleft(job)
+                    break
+                return [job], 0
             added = _count_records(job[0])
             if batch and records + added > _MANY_RECORDS:
                 self._jobs.appendleft(job)
@@ -346,6 +354,11 @@ class SqliteWriter:
             return os.stat(self._wal).st_size  # noqa: PTH116 - after every commit; Path takes twice as long
         except OSError:
             return 0
+
+
+def _is_heartbeat(command: Command) -> bool:
+    """Return whether leases depend on a command; none does on the first one of a holder yet."""
+    return isinstance(command, Renew) and command.ttl_ms > 0 and not command.join
 
 
 def _is_synced(command: Command) -> bool:

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from perdure.core.session.queues import lock_holder_name
 from perdure.errors import StoreError
 from perdure.runtime.ids import secret_id
+from perdure.runtime.renewals import Renewals
 from perdure.store.base import Lost, Store
 
 logger = logging.getLogger("perdure")
@@ -24,6 +26,7 @@ class LockProcess:
     def __init__(self, store: Store, lease_ms: int, run_beside: RunBeside) -> None:
         self._store = store
         self._lease_ms = lease_ms
+        self._renewals = Renewals(store, lease_ms)
         self.run_beside = run_beside
         self._name = ""
         self._has_heartbeat = False
@@ -42,7 +45,9 @@ class LockProcess:
             if not self._name:
                 machine = socket.gethostname().split(".")[0][:40] or "host"
                 name = lock_holder_name(f"{machine}-{os.getpid()}-{secret_id('k')[2:12]}")
+                sent_at = time.monotonic()
                 await self._store.renew(name, self._lease_ms, join=True)
+                self._renewals.begin(name, sent_at)
                 self._name = name
             if not self._has_heartbeat:
                 self._has_heartbeat = True
@@ -50,17 +55,21 @@ class LockProcess:
             return self._name
 
     async def _heartbeat(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_ms / 3000)
-            if not self._name:
-                continue
-            try:
-                await self._store.renew(self._name, self._lease_ms)
-            except Lost:
-                logger.warning("%s lost its locks; other processes may acquire them", self._name)
-                self._name = ""
-            except StoreError as error:
-                logger.warning("the heartbeat of the locks failed: %s", error.message)
+        with self._renewals.in_thread():
+            while True:
+                await asyncio.sleep(self._lease_ms / 3000)
+                if self._name:
+                    await self._renew(self._name)
+
+    async def _renew(self, name: str) -> None:
+        try:
+            await self._renewals.renew(name)
+        except Lost:
+            logger.warning("%s lost its locks; other processes may acquire them", name)
+            self._name = ""
+            self._renewals.end()
+        except StoreError as error:
+            logger.warning("the heartbeat of the locks failed: %s", error.message)
 
     async def is_alive(self) -> Callable[[str], bool]:
         """Return a function that says whether the process with a name is alive now."""
@@ -71,6 +80,7 @@ class LockProcess:
     async def close(self) -> None:
         """Free every lock that is still held."""
         name, self._name = self._name, ""
+        self._renewals.end()
         if name:
             try:
                 await self._store.renew(name, 0)
