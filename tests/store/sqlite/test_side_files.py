@@ -108,7 +108,7 @@ def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
     assert one.try_acquire()
     assert not other.try_acquire()
     assert not other.acquire_within(0.01)
-    assert other.holder() == str(os.getpid())
+    assert other.holder() == f"process {os.getpid()}"
     waiter = threading.Thread(target=other.acquire)
     waiter.start()
     one.release()

@@ -31,6 +31,7 @@ from perdure.store.shared.lines import (
     encode_event,
     entry_line,
 )
+from perdure.store.shared.private_files import make_folder
 from perdure.store.shared.tables import LeaseChanges, Tables
 
 logger = logging.getLogger("perdure")
@@ -73,19 +74,19 @@ class Folder:
 
     def open(self, now: int) -> None:
         """Lock the folder and bring everything up to the journal. Raises OSError, StoreError."""
-        (self._base / OWN).mkdir(parents=True, exist_ok=True)
+        make_folder(self._base / OWN)
         self._lock.open()
         if not self._lock.try_acquire():
             holder = self._lock.holder()
-            if holder == str(os.getpid()):
+            if holder == f"process {os.getpid()}":
                 raise Unavailable(
                     f"this process has the files in {self._base} open already",
                     hint="close the other store of this folder first",
                     code="STORE_IN_USE",
                 )
             raise Unavailable(
-                f"process {holder} has the files in {self._base} open",
-                hint=f"a files store is for one process: end process {holder}, or move to "
+                f"{holder} has the files in {self._base} open",
+                hint=f"a files store is for one process: end {holder}, or move to "
                 "sqlite:///perdure.db, which takes any number",
                 code="STORE_IN_USE",
             )

@@ -1,6 +1,5 @@
 """Append-only files of lines: complete lines, synced to disk, by one writer at a time."""
 
-import fcntl
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,11 +7,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from perdure.store.base import Unavailable
+from perdure.store.shared.file_lock import lock_holder, take_within
 from perdure.store.shared.lines import decode_foreign
+from perdure.store.shared.private_files import FILE, make_folder, replacement_mode
 
 logger = logging.getLogger("perdure")
 
+LOCK_WAIT_S: Final = 30.0  # for another process that appends to the same file
 _BLOCK: Final = 64 * 1024
+_REPLACE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class Span(NamedTuple):
@@ -29,7 +33,7 @@ def append_lines(path: Path, lines: Iterable[bytes], *, sync: bool) -> list[Span
     """
     is_new = not path.exists()
     if is_new:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     with _lock_file(path) as fd:
         offset = _cut_incomplete_line(fd, path)
         spans, content = _join_lines(lines, offset)
@@ -77,11 +81,12 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file atomically and durably: readers see the old or the new one."""
     part = path.with_name(f".{path.name}.tmp")
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        fd = os.open(part, _REPLACE, FILE)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        make_folder(path.parent)
+        fd = os.open(part, _REPLACE, FILE)
     try:
+        os.fchmod(fd, replacement_mode(path))
         _write(fd, content)
         os.fsync(fd)
     finally:
@@ -107,9 +112,12 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def _lock_file(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        if not take_within(fd, path, LOCK_WAIT_S):
+            holder = lock_holder(fd)
+            text = f"{holder} has kept {path} locked for {LOCK_WAIT_S:.0f} s"
+            raise Unavailable(text, hint=f"it may be stopped or hung: check {holder}")
         yield fd
     finally:
         os.close(fd)

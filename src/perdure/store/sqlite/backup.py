@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from perdure.errors import Corrupt, Refused, StoreError
+from perdure.store.shared.private_files import create_file
 from perdure.store.sqlite.open import UNREADABLE, check_database, open_read_only
 
 
@@ -21,7 +22,7 @@ def backup(path: Path, target: Path) -> int:
         )
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        part.touch()  # its error is clearer than SQLite's
+        create_file(part)  # its error is clearer than SQLite's
         with open_read_only(path) as source, closing(sqlite3.connect(part)) as copy:
             check_database(source, path, new=False)
             source.backup(copy)

@@ -16,6 +16,7 @@ from anyio import to_thread
 
 from perdure.store.base import Clock, StoreRefusal, Unavailable
 from perdure.store.shared.file_lock import WriteLock
+from perdure.store.shared.private_files import mode_beside
 from perdure.store.shared.signal import BroadcastCallback, Signal
 from perdure.store.sqlite.commands import Command, CommandResult, Reap, Renew
 from perdure.store.sqlite.open import explain_error, is_database_error
@@ -73,13 +74,16 @@ class SqliteConnections:
         self._signal = signal
         self._loop = asyncio.get_running_loop()
         self.on_broadcast: BroadcastCallback | None = None  # called in the event loop
-        self._wake_socket = WakeSocket(path.with_name(f"{path.name}.bell"), self._forward_broadcast)
+        mode = mode_beside(path)
+        self._wake_socket = WakeSocket(
+            path.with_name(f"{path.name}.bell"), self._forward_broadcast, mode
+        )
         self._readers = Readers(lambda: connect(reader=True))
         self._query_count = 0
         self._running_queries = 0
         self._is_idle = asyncio.Event()
         self._reader_limit = anyio.CapacityLimiter(_READERS)
-        self._liveness = LivenessLock(path.with_name(f"{path.name}.alive"))
+        self._liveness = LivenessLock(path.with_name(f"{path.name}.alive"), mode)
         write = partial(connect, reader=False)
         self._queued = QueuedQueries(self._loop, self._readers)
         files = WriterFiles(path, lock, self._liveness)

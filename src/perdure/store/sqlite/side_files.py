@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from perdure.store.shared.private_files import FILE, folder_mode, make_folder
 from perdure.store.shared.signal import BroadcastCallback
 
 _ADDRESS_LIMIT = 100  # bytes; a unix socket's address has 104 or 108, by system
@@ -31,8 +32,9 @@ class LivenessLock:
     the lease alone decides. The file contains the length of the lease, in ms.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mode: int = FILE) -> None:
         self._folder = folder
+        self._mode = mode
         self._own: dict[str, int] = {}
         self._checked_at = 0.0
 
@@ -41,8 +43,8 @@ class LivenessLock:
         if holder in self._own:  # its transaction is retried
             return
         with contextlib.suppress(OSError):
-            self._folder.mkdir(exist_ok=True)
-            fd = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            make_folder(self._folder, folder_mode(self._mode))
+            fd = os.open(self._path(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
             self._own[holder] = fd
             os.pwrite(fd, b"%d" % lease_ms, 0)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +121,10 @@ class WakeSocket:
     calls `on_broadcast`.
     """
 
-    def __init__(self, folder: Path, on_broadcast: BroadcastCallback | None = None) -> None:
+    def __init__(
+        self, folder: Path, on_broadcast: BroadcastCallback | None = None, mode: int = FILE
+    ) -> None:
+        self._mode = mode
         self._on_broadcast = on_broadcast
         self._buffer = bytearray(_LARGEST)
         self._folder = folder
@@ -135,7 +140,7 @@ class WakeSocket:
     def open(self) -> None:
         """Create the socket, if that is possible here."""
         try:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder, folder_mode(self._mode))
             self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
             receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._receiver = receiver

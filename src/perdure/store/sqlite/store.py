@@ -40,6 +40,7 @@ from perdure.store.shared.paging import (
     growth_of,
     listing_position,
 )
+from perdure.store.shared.private_files import create_file, mode_beside
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.sqlite import reads
 from perdure.store.sqlite.commands import Claim, Reap, Renew
@@ -262,7 +263,7 @@ class SqliteStore:
     def _prepare(self) -> WriteLock:
         """Create or migrate the file, and return the lock beside it."""
         check_path(self._path)
-        lock = WriteLock(f"{self._path}.lock")
+        lock = WriteLock(f"{self._path}.lock", mode_beside(self._path))
         try:
             lock.open()
             self._migrate(lock)
@@ -279,11 +280,12 @@ class SqliteStore:
     def _migrate(self, lock: WriteLock) -> None:
         if not lock.acquire_within(self.lock_wait_s):
             raise Unavailable(
-                f"process {lock.holder()} keeps {self._path} locked",
-                hint=f"it may be stopped or hung: check process {lock.holder()}",
+                f"{lock.holder()} keeps {lock.path} locked",
+                hint=f"it may be stopped or hung: check {lock.holder()}",
             )
         try:
             check_not_emptied(self._path)
+            create_file(self._path)  # SQLite gives the files beside it the same mode
             connection = self._new_connection(str(self._path))
             try:
                 migrate(apply_settings(connection), self._path)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from perdure.errors import StoreError
 from perdure.store.base import Clock, Heads, Lease, Unavailable, Unknown
 from perdure.store.judge import Commit
-from perdure.store.shared.file_lock import WriteLock
+from perdure.store.shared.file_lock import REPORT_S, WriteLock
 from perdure.store.sqlite.commands import (
     Claim,
     Command,
@@ -87,6 +87,7 @@ class SqliteWriter:
         # Rises with each connection: while none was open, others may have written unnoticed. It
         # begins at another number each time: no commit relies on what was known before a close.
         self._foreign_writes = time.time_ns()
+        self._reported_wait: float | None = None  # the last wait for the lock that was logged
         self._unknown_leases: list[Lease] = []  # of commits without a reply, to be undone
         # A daemon, so that a process that never closes the store can still end.
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite", daemon=True)
@@ -121,15 +122,22 @@ class SqliteWriter:
         self._deliver(rest, [StoreError("the store is closed") for _ in rest])
 
     def fail_waiting_jobs(self, wait_s: float) -> None:
-        """Fail the queued jobs if another process has kept the lock for this long."""
+        """Fail the queued jobs if another process has kept the lock for this long.
+
+        A wait of some seconds is logged, once.
+        """
         since = self._lock.waiting_since
-        if since is None or time.monotonic() - since < wait_s:
+        waited_s = 0.0 if since is None else time.monotonic() - since
+        if waited_s > REPORT_S and since != self._reported_wait:
+            self._reported_wait = since
+            self._lock.report_wait()
+        if since is None or waited_s < wait_s:
             return
         # No job starts before the lock is taken, so none of these has written anything.
         jobs = self._take_all()
         holder = self._lock.holder()
-        text = f"process {holder} has been writing {self._path} for {wait_s:.0f} s"
-        hint = f"it may be stopped or hung: check process {holder}"
+        text = f"{holder} has kept {self._lock.path} locked for {wait_s:.0f} s"
+        hint = f"it may be stopped or hung: check {holder}"
         self._deliver(jobs, [Unavailable(text, hint=hint) for _ in jobs])
 
     # --- the thread ---

@@ -12,8 +12,10 @@ from perdure.errors import Corrupt
 from perdure.runtime.tasks.checkpoints.objects import ObjectStore
 from perdure.runtime.tasks.checkpoints.paths import sync_file_system
 from perdure.runtime.tasks.files.place import CHECKPOINTS
+from perdure.store.shared.private_files import FILE, make_folder
 
 CHUNK: Final = 64 * 1024  # bytes of a log per object: the objects of its beginning stay the same
+_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ManifestFolder:
@@ -25,7 +27,7 @@ class ManifestFolder:
 
     def create(self) -> None:
         """Create the folder."""
-        (self.folder / "objects").mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder / "objects")
 
     def path(self, checkpoint_id: str) -> Path:
         """Return the file of a manifest."""
@@ -35,7 +37,7 @@ class ManifestFolder:
         """Write a manifest after its objects, both durable; return its digest."""
         content = manifests.encode(manifest)
         temporary = self.folder / f".{manifest.id}.new"
-        with temporary.open("wb") as file:
+        with os.fdopen(os.open(temporary, _WRITE, FILE), "wb") as file:
             file.write(content)
         fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.ids import secret_id
+from perdure.store.shared.private_files import make_folder
 
 _PIECE: Final = 1024 * 1024
 _NEW: Final = "new-"  # prefix of files that are not complete
@@ -79,17 +80,17 @@ class ObjectStore:
     def _create(self) -> tuple[Path, int]:
         temporary = self._folder / f"{_NEW}{secret_id('o')[2:14]}"
         try:
-            return temporary, os.open(temporary, _CREATE, 0o444)
+            return temporary, os.open(temporary, _CREATE, 0o400)
         except FileNotFoundError:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return temporary, os.open(temporary, _CREATE, 0o444)
+            make_folder(self._folder)
+            return temporary, os.open(temporary, _CREATE, 0o400)
 
     def _keep(self, temporary: Path, digest: str) -> None:
         path = self.path(digest)
         try:
             temporary.rename(path)
         except FileNotFoundError:
-            path.parent.mkdir(exist_ok=True)
+            make_folder(path.parent)
             temporary.rename(path)
         self._present.add(digest)
 

@@ -20,10 +20,11 @@ from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.entries import find_task, live_stream, missing_task
 from perdure.runtime.tasks.files.folder_lock import FolderLocked, folder_lock
 from perdure.runtime.tasks.files.mirror import TaskMirror
-from perdure.runtime.tasks.files.place import EXECUTIONS, WORKSPACE, cannot_write
+from perdure.runtime.tasks.files.place import EXECUTIONS, cannot_write, make_workspace
 from perdure.runtime.tasks.values import TaskRef, task_not_found
 from perdure.runtime.tasks.writer import TaskCommit, TaskWriter
 from perdure.store.base import Entry, Gone, NoStream, Put, Store
+from perdure.store.shared.private_files import make_folder
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class CheckpointTargets:
 
         def enter() -> None:
             try:
-                (target.folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
+                make_workspace(target.folder)
                 target.manifests.create()
                 lock.__enter__()
             except OSError as error:
@@ -111,7 +112,8 @@ class CheckpointTargets:
         folder = target.folder / EXECUTIONS
         with ExitStack() as stack:
             try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_workspace(target.folder)
+                make_folder(folder)
                 stack.enter_context(folder_lock(folder, 0))
             except FolderLocked:
                 raise command_runs(target.ref.task_id) from None

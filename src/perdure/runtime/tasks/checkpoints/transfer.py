@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 from anyio import to_thread
 from msgspec.structs import replace
@@ -21,8 +21,11 @@ from perdure.runtime.tasks.checkpoints.targets import (
     CheckpointTargets,
 )
 from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
-from perdure.runtime.tasks.files.place import cannot_write
+from perdure.runtime.tasks.files.place import cannot_write, make_workspace
 from perdure.runtime.tasks.values import TaskRef, invalid
+from perdure.store.shared.private_files import FILE
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class CheckpointTransfer:
@@ -62,7 +65,7 @@ class CheckpointTransfer:
     @staticmethod
     def _unnamed_file(target: CheckpointTarget) -> IO[bytes]:
         try:
-            target.folder.mkdir(parents=True, exist_ok=True)
+            make_workspace(target.folder)
             return cast("IO[bytes]", TemporaryFile(dir=target.folder))
         except OSError as error:
             raise cannot_write(target.folder, error) from error
@@ -130,7 +133,7 @@ def file_path(value: Any) -> Path:
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Create a file that does not exist yet; a failure removes it. Raises Refused."""
     try:
-        file = path.open("xb")
+        file = os.fdopen(os.open(path, _NEW, FILE), "wb")
     except FileExistsError:
         raise Refused(
             f"{path} exists already", code="FILE_EXISTS", hint="name another file"

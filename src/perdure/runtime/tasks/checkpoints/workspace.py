@@ -228,7 +228,7 @@ def build(
             code="CHECKPOINT_TOO_LARGE",
             hint="restore parts of it, with paths",
         )
-    folder.mkdir(0o755)
+    folder.mkdir(0o700)
     try:
         root = os.open(folder, FOLDER)
         try:

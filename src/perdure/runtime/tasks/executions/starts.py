@@ -25,11 +25,18 @@ from perdure.runtime.tasks.executions.runner import ActiveCommands, CommandRunne
 from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.runtime.tasks.executions.slots import SlotEntry, Slots
 from perdure.runtime.tasks.files.folder_lock import FolderLocked, folder_lock
-from perdure.runtime.tasks.files.place import EXECUTIONS, WORKSPACE, TaskPlace, cannot_write
+from perdure.runtime.tasks.files.place import (
+    EXECUTIONS,
+    WORKSPACE,
+    TaskPlace,
+    cannot_write,
+    make_workspace,
+)
 from perdure.runtime.tasks.locks.process import RunBeside
 from perdure.runtime.tasks.values import TaskRef
 from perdure.sandbox.base import Sandbox
 from perdure.store.base import Gone, NoStream, Store, VersionMoved
+from perdure.store.shared.private_files import make_folder
 
 logger = logging.getLogger("perdure")
 
@@ -208,8 +215,8 @@ class CommandStarts:
         """Lock the workspace against checkpoints and restores, as long as the command runs."""
         folder = self._place.folder(attempt.task.stream)
         try:
-            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
-            (folder / EXECUTIONS).mkdir(mode=0o700, exist_ok=True)
+            make_workspace(folder)
+            make_folder(folder / EXECUTIONS)
             stack.enter_context(folder_lock(folder / EXECUTIONS, 0))
         except FolderLocked:
             wait_s = max(0.0, attempt.deadline - time.monotonic())

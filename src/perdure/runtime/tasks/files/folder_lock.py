@@ -1,17 +1,15 @@
 """Lock of a task's folder: processes of one machine write its files one at a time."""
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreError
+from perdure.store.shared.file_lock import lock_holder, take_within
 
 WAIT_S: Final = 30.0  # for another process; one that was stopped holds the lock until it continues
-_POLL_S: Final = 0.005
 
 
 class FolderLocked(StoreError):
@@ -28,18 +26,12 @@ def folder_lock(folder: Path, wait_s: float = WAIT_S) -> Iterator[int]:
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise FolderLocked(
-                        f"another process has locked {folder} for {wait_s:g} s",
-                        hint="look for a stopped perdure process on this machine",
-                    ) from None
-                time.sleep(_POLL_S)
+        if not take_within(fd, folder, wait_s):
+            holder = lock_holder(fd)
+            raise FolderLocked(
+                f"{holder} has locked {folder} for {wait_s:g} s",
+                hint=f"it may be stopped or hung: check {holder} on this machine",
+            )
         yield fd
     finally:
         os.close(fd)

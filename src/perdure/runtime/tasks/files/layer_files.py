@@ -17,10 +17,12 @@ from perdure.core.tasks import decision_file, log_file, state_file
 from perdure.core.tasks.facts import TaskFact
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Corrupt
+from perdure.store.shared.private_files import FILE, replacement_mode
 
 STATE: Final = "state.json"
 LOGS: Final = "logs.jsonl"
 DECISIONS: Final = "decisions.md"
+_REPLACE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WINDOW: Final = 64 * 1024  # bytes of the end of a file that are read first
 
@@ -113,7 +115,7 @@ class AppendedFile:
                 raise MissingRecords from None
             if not units:
                 return None
-            fd = os.open(path, _CREATE, 0o644)
+            fd = os.open(path, _CREATE, FILE)
         with os.fdopen(fd, "r+b") as file:
             tail, last = self.end(file)
             missing = self._missing(tail, last, units, floor)
@@ -180,7 +182,9 @@ def write_state(folder: Path, content: bytes, stamp: Stamp) -> None:
         if present_stamp == stamp and present == content:
             return
     temporary = folder / f".{STATE}.new"
-    temporary.write_bytes(content)
+    with os.fdopen(os.open(temporary, _REPLACE, FILE), "wb") as file:
+        os.fchmod(file.fileno(), replacement_mode(path))
+        file.write(content)
     temporary.replace(path)
 
 

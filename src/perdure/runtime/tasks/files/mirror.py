@@ -36,14 +36,15 @@ from perdure.runtime.tasks.files.place import (
     CHECKPOINTS,
     DIRTY,
     TRASH,
-    WORKSPACE,
     TaskPlace,
     cannot_write,
     folder_name,
+    make_workspace,
 )
 from perdure.runtime.tasks.files.removal import remove_tree
 from perdure.runtime.tasks.values import iso, task_json
 from perdure.store.base import Gone, NoStream, Store
+from perdure.store.shared.private_files import make_folder
 
 logger = logging.getLogger("perdure")
 
@@ -143,9 +144,9 @@ class TaskMirror:
         _OPEN.add(self._process)
         try:
             mark = self._mark(stream)
-            mark.parent.mkdir(exist_ok=True)
+            make_folder(mark.parent)
             mark.write_text(stream, "utf-8")
-            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
+            make_workspace(folder)
         except OSError as error:
             raise cannot_write(folder, error) from error
 
@@ -231,7 +232,7 @@ class TaskMirror:
         self, folder: Path, content: TaskContent, cached: _Mirrored | None, wait_s: float = WAIT_S
     ) -> _Ends:
         if cached is None:
-            (folder / WORKSPACE).mkdir(parents=True, exist_ok=True)
+            make_workspace(folder)
         log_floor = None if cached is None else cached.log_end
         decision_floor = None if cached is None else cached.decision_end
         with folder_lock(folder, wait_s):
@@ -313,7 +314,7 @@ class TaskMirror:
         trash = self._root / TRASH
         with suppress(FileNotFoundError):
             folder.lstat()
-            trash.mkdir(exist_ok=True)
+            make_folder(trash)
             folder.rename(trash / f"{folder.name[:100]}{_MARK}{secret_id('x')[2:12]}")
         self.empty_trash()
 

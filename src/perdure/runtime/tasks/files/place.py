@@ -16,6 +16,7 @@ from perdure.core.tasks.record import TaskRecord, generation_of, parse_task_stre
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.ids import secret_id
 from perdure.store.shared.names import file_name
+from perdure.store.shared.private_files import FOLDER, make_folder
 
 MARKER: Final = ".perdure"  # the file that names a root
 DIRTY: Final = ".dirty"  # folder of the marks of writes that have begun
@@ -23,6 +24,8 @@ TRASH: Final = ".trash"  # folder of what is being removed
 WORKSPACE: Final = "workspace"
 CHECKPOINTS: Final = "checkpoints"
 EXECUTIONS: Final = "executions"
+# Of the folders above a workspace: root runs commands as another user, who must get through.
+PASSAGE: Final = 0o711 if os.geteuid() == 0 else FOLDER
 _LONGEST: Final = 180  # bytes of a folder's name; marks append to it
 
 
@@ -78,7 +81,7 @@ class TaskPlace:
         if marker is not None:
             return marker
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root, PASSAGE)
             self._write_marker(self.root)
         except OSError as error:
             raise cannot_write(self.root, error) from error
@@ -96,7 +99,6 @@ class TaskPlace:
         fd, name = tempfile.mkstemp(dir=root, prefix=MARKER)
         try:
             with os.fdopen(fd, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
                 file.write(msgspec.json.encode(content))
                 file.flush()
                 os.fsync(file.fileno())
@@ -126,6 +128,12 @@ class TaskPlace:
                 hint=f"run this on {host}, with the tasks.root that the task was created in",
                 details={"host": record.host},
             )
+
+
+def make_workspace(folder: Path) -> None:
+    """Create the folder of a task with its workspace, for this user only. Raises OSError."""
+    make_folder(folder, PASSAGE)
+    make_folder(folder / WORKSPACE)
 
 
 def cannot_write(path: Path, error: OSError) -> Refused:
