@@ -20,7 +20,7 @@ from perdure.runtime.records.retention import Retention
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.webhooks.post import Post
-from perdure.runtime.worker.clock import ClockCheck, wake_recorded_ahead
+from perdure.runtime.worker.clock import RecordedAhead
 from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Gone, NoStream
 
@@ -152,7 +152,7 @@ class Worker:
         self._sender = DeliverySender(
             resources.outbox, self._drives, Post(resources.outbox.address_filter)
         )
-        self._clock = ClockCheck(resources.store)
+        self._recorded_ahead = RecordedAhead(service, resources.store)
         self._rounds = 0
         # By agent and queue, the last round with something to do.
         self._served: dict[tuple[str, str], int] = {}
@@ -238,11 +238,9 @@ class Worker:
         return bool(self._drives.running or self._sender.active)
 
     async def _round(self) -> int:
-        if self._clock.must_wake():
-            count = await wake_recorded_ahead(self._service)
-            if count:
-                sessions = "1 session was" if count == 1 else f"{count} sessions were"
-                logger.warning("%s recorded while the clock was ahead: due now", sessions)
+        if count := await self._recorded_ahead.wake():
+            sessions = "1 session was" if count == 1 else f"{count} sessions were"
+            logger.warning("%s recorded while the clock was ahead: due now", sessions)
         await self._resources.pending_inbox.expire_due()
         if self._service.running_before:
             for session_id in await fail_abandoned_runs(self._service, self._resources):
