@@ -67,3 +67,11 @@ def test_a_runtime_tells_whom_its_configuration_names(write: Write) -> None:
 def test_a_mistake_is_told_by_its_key(refusal: Refusal, said: str, told: str) -> None:
     """S4.41"""
     assert f"perdure.yaml:2: server.{told}" in refusal(f"server:\n  {said}").message
+
+
+@pytest.mark.parametrize("host", ["a..b.example", f"{'a' * 70}.example"])
+def test_a_host_that_no_resolver_takes_is_refused(refusal: Refusal, host: str) -> None:
+    error = refusal(f"server: {{webhooks: [{{url: 'https://{host}/x'}}]}}")
+    assert f"{host!r} is not one" in str(error)
+    error = refusal(f"server: {{webhook_allow: ['{host}']}}")
+    assert f"{host!r} is not a host name" in str(error)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from perdure.config.problems import quoted_list
 from perdure.core.durations import duration_ms
+from perdure.core.host_names import host_name_of
 from perdure.core.session.permissions import parse_rule
 from perdure.core.text import NAME, did_you_mean
 from perdure.errors import Refused
@@ -176,15 +177,28 @@ def _redis_url(scalar: Scalar) -> str:
 
 def _url(scalar: Scalar) -> str:
     text = _text(scalar)
+    host = ""
     try:
         parts = urlsplit(text)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and not parts.fragment
         _ = parts.port
+        if parts.scheme in ("http", "https") and not parts.fragment:
+            host = parts.hostname or ""
     except ValueError:
-        is_valid = False
-    if not is_valid or re.search(r"\s", text):
+        host = ""
+    if not host or re.search(r"\s", text):
         raise InvalidValue("must be a URL that begins with http:// or https://")
+    _check_host(host)
     return text.rstrip("/")
+
+
+def _check_host(host: str) -> None:
+    try:
+        if ":" not in host:  # else it is an IPv6 address
+            host_name_of(host)
+    except ValueError:
+        raise InvalidValue(
+            f"must be a URL with a valid host name, and {host!r} is not one"
+        ) from None
 
 
 def _open_url(scalar: Scalar) -> str:
@@ -204,7 +218,12 @@ def _network(scalar: Scalar) -> str:
 def _host_or_network(scalar: Scalar) -> str:
     text = _text(scalar)
     if _HOST.fullmatch(text):
-        return text.lower()
+        try:
+            return host_name_of(text)
+        except ValueError as error:
+            raise InvalidValue(
+                f"must be a host name, an IP address or a network: {error}"
+            ) from None
     return _network(scalar)
 
 

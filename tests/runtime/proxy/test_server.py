@@ -203,3 +203,21 @@ async def test_commands_with_an_allow_list_run_at_once_and_leave_nothing(
     calls = [run(sandbox, workspace, command, network=settings(host.port)) for _ in range(10)]
     assert [ran.stdout for ran in await asyncio.gather(*calls)] == ["hello"] * 10
     assert len(asyncio.all_tasks()) <= tasks + 1  # the server may still be closing a connection
+
+
+@pytest.mark.parametrize("name", ["a..allowed.example", f"{'a' * 70}.allowed.example"])
+async def test_a_name_that_no_resolver_takes_is_a_bad_request(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        serving = asyncio.create_task(AllowListProxy().serve(listener, ["*.allowed.example"]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(f"CONNECT {name}:443 HTTP/1.1\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -149,3 +149,11 @@ def test_an_allow_list_takes_names_and_networks_only() -> None:
 async def test_the_machine_itself_knows_the_odd_forms_too() -> None:
     """Were one let through, the resolver of the machine would lead it home."""
     assert socket.gethostbyname("127.1") == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["a..b.example", f"{'a' * 70}.example", ".example", "a../"])
+async def test_a_host_that_no_resolver_takes_is_refused(host: str) -> None:
+    """S0.60"""
+    assert await refusal(AddressFilter(), f"http://{host}/x") == "URL_INVALID"
+    with pytest.raises(ValueError, match="is not a host name"):
+        AddressFilter.from_allow_list([host.removesuffix("/")])

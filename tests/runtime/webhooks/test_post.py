@@ -162,3 +162,9 @@ async def test_the_certificate_must_be_that_of_the_name(certificate: tuple[Path,
             )
             assert (sent.status == 204) == (answer is not None)
         assert [one.path for one in receiver.got] == ["/x"]
+
+
+async def test_a_delivery_to_a_host_that_is_not_a_name_fails() -> None:
+    """An earlier version recorded such URLs."""
+    sent = await Post(AddressFilter()).send("http://a..b.example/x", {}, b"{}", NOW)
+    assert sent == DeliveryResponse(error=FORBIDDEN)

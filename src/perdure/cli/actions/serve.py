@@ -215,9 +215,9 @@ def _listener(server_setup: Setup) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second for what is not a name
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}",
             code="CANNOT_LISTEN",
             hint="choose another --port or --host, or stop the program that listens there",
         ) from error

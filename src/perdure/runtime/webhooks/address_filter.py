@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from perdure.core.host_names import host_name_of
 from perdure.errors import Refused
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -83,7 +84,7 @@ class AddressFilter:
             except ValueError:
                 if "/" in item or not item:
                     raise
-                names.add(item.lower().rstrip("."))
+                names.add(host_name_of(item))
         return cls(frozenset(names), tuple(networks), resolve)
 
     async def check(self, url: str) -> ParsedURL:
@@ -127,7 +128,7 @@ def parse_url(url: str) -> ParsedURL:
         raise _invalid("it is too long, or has characters that are not allowed in a URL")
     try:
         parts = urlsplit(url)
-        port, host = parts.port, (parts.hostname or "").rstrip(".")
+        port, host = parts.port, parts.hostname or ""
     except ValueError:
         raise _invalid("it cannot be read") from None
     if parts.scheme not in PORTS or not host:
@@ -148,17 +149,15 @@ def _host(host: str) -> str:
             raise _invalid("an address must not name an interface")
         return str(ipaddress.ip_address(host))
     try:
-        name = host if host.isascii() else host.encode("idna").decode()
-    except UnicodeError:
+        name = host_name_of(host)
+    except ValueError:
         raise _invalid("its host is not a name") from None
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name):
-        raise _invalid("its host is not a name")
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
         try:
             return str(ipaddress.IPv4Address(name))
         except ValueError:
             raise _invalid("an IPv4 address is four decimal numbers") from None
-    return name.lower()
+    return name
 
 
 def _embedded_addresses(address: Address) -> Iterable[Address]:

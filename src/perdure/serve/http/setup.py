@@ -87,7 +87,7 @@ def is_loopback(host: str) -> bool:
         pass
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the second for what is not a name
         return False
     return all(ip_address(address[4][0]).is_loopback for address in addresses)
 
