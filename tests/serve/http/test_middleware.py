@@ -9,11 +9,11 @@ from tests.serve.http.test_app import refusal
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 
-from perdure import Runtime
+from perdure import Runtime, asgi
 from perdure.serve import limits
 from perdure.serve.http.app import application
 from perdure.serve.http.auth import token_authenticator
-from perdure.serve.http.middleware import Rules, request_source
+from perdure.serve.http.middleware import LOOPBACK, Rules, request_source
 from perdure.serve.limits import Rate, RateLimiter
 from perdure.testing import ManualClock
 
@@ -198,3 +198,52 @@ async def test_another_tenant_uses_nothing_of_an_id_s_limit_up(
             assert (await stranger.post("/async-tool/result", json=body)).status_code in (404, 429)
         answer = await owner.post("/async-tool/result", params={"tenant": "other"}, json=body)
         assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "method, target", [("OPTIONS", b"*"), ("CONNECT", b"a:1"), ("GET", b"foo")]
+)
+async def test_a_target_that_is_not_a_path_is_a_bad_request(
+    rt: Runtime, method: str, target: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = asgi(rt, auth=TOKENS)
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": target.decode(),
+        "raw_path": target,
+        "query_string": b"",
+        "headers": [(b"host", b"perdure")],
+    }
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert b"PATH_INVALID" in sent[1]["body"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil@127.0.0.1",
+        "localhost/evil",
+        "localhost?",
+        "localhost#",
+        "localhost:evil",
+        "a b",
+        "[::1",
+    ],
+)
+async def test_a_host_with_more_than_a_name_and_a_port_is_not_a_local_name(
+    rt: Runtime, client_of: MakeClient, host: str
+) -> None:
+    local = served(rt, client_of, hosts=LOOPBACK)
+    assert (await local.get("/healthz", headers={"Host": "localhost:80"})).is_success
+    refusal(await local.get("/healthz", headers={"Host": host}), 403, "HOST_NOT_ALLOWED")

@@ -107,7 +107,7 @@ async def test_a_session_with_an_open_stream_is_not_ended(
     monkeypatch.setattr(sessions, "MAX_PER_PRINCIPAL", 1)
     admin = client("admin")
     listening = await initialize(admin)
-    headers = {"mcp-session-id": listening, "mcp-protocol-version": "2025-11-25"}
+    headers: Any = {"mcp-session-id": listening, "mcp-protocol-version": "2025-11-25"}
     async with reading(app, "/mcp", **headers) as reader:
         with anyio.fail_after(30):
             while not reader.status:

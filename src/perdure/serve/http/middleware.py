@@ -4,6 +4,7 @@ Plain ASGI, so that it costs little and sees bodies chunk by chunk.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,6 +24,7 @@ PER_SOURCE: Final = Rate(100, 200)
 PER_ID: Final = Rate(20, 50)
 MAX_BODY: Final = 10 * 2**20
 UNAUTHENTICATED_BODIES: Final = 64 * 2**20  # in memory at once
+_AUTHORITY: Final = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s:@/?#\\\[\]]+)(:[0-9]*)?")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -57,7 +59,9 @@ class Rules:
 
 @lru_cache(256)
 def host_name(authority: str) -> str:
-    """Return the name in `name:port`; empty if there is none."""
+    """Return the name in `name:port`; empty if there is none, or more than that."""
+    if not _AUTHORITY.fullmatch(authority):  # such as evil@localhost, in which urlsplit finds one
+        return ""
     try:
         return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
     except ValueError:
@@ -351,6 +355,12 @@ def _route_scope(scope: Scope) -> tuple[Scope, bool]:
     raw = scope.get("raw_path") or scope["path"].encode()
     root = scope.get("root_path", "")
     path = _decode_path(raw.partition(b"?")[0])
+    if path and not path.startswith("/"):  # such as OPTIONS *, or CONNECT name:443
+        raise Refused(
+            "the target of the request is not a path",
+            code="PATH_INVALID",
+            hint="send a path that begins with /; this server is not a proxy",
+        )
     inside = path.removeprefix(root)
     if inside.startswith("/async-tools/"):
         inside = "/async-tool/" + inside.removeprefix("/async-tools/")
