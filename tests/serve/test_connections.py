@@ -7,6 +7,7 @@ import socket
 import struct
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -171,7 +172,8 @@ async def test_connections_over_the_limit_are_refused_in_one_line_of_log(
     async with serving(echo, Capacity(3)) as connect:
         first = [await connect() for _ in range(3)]
         for _ in range(20):
-            reader, _ = await connect()
+            reader, writer = await connect()
+            writer.write(GET)
             status, body = await response(reader)
             assert status == 503
             assert b"too many connections" in body
@@ -184,6 +186,31 @@ async def test_connections_over_the_limit_are_refused_in_one_line_of_log(
                 if (await response(reader))[0] == 200:
                     break
     assert len([record for record in caplog.records if "ulimit -n" in record.message]) == 1
+
+
+async def test_the_health_is_told_while_clients_have_taken_all_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HEALTH_S", 0.1)
+    async with serving(echo, Capacity(3)) as connect:
+        taken = [await connect() for _ in range(3)]
+        silent = [await connect() for _ in range(connections.HEALTH_CONNECTIONS)]
+        reader, _ = await connect()
+        assert (await response(reader))[0] == 503  # at once: there is no room to wait
+        for reader, _ in silent:
+            assert (await response(reader))[0] == 408
+        for _ in range(20):
+            reader, writer = await connect()
+            writer.write(GET.replace(b"GET /", b"GET /healthz"))
+            assert (await response(reader))[0] == 200
+            assert await is_closed(reader)
+            reader, writer = await connect()
+            writer.write(GET)
+            assert (await response(reader))[0] == 503
+            assert await is_closed(reader)
+        reader, writer = taken[0]
+        writer.write(GET)
+        assert (await response(reader))[0] == 200
 
 
 def test_a_failing_accept_is_one_line_and_other_errors_stay_visible(
@@ -413,7 +440,9 @@ async def test_a_server_out_of_connections_stays_quiet_and_recovers(tmp_path: Pa
         connects = [asyncio.open_connection("127.0.0.1", server.port) for _ in range(500)]
         opened = await asyncio.gather(*connects)
         statuses = [await asyncio.wait_for(reader.read(12), 30) for reader, _ in opened[190:]]
-        assert set(statuses) == {b"HTTP/1.1 503"}
+        counts = Counter(statuses)
+        assert counts.pop(b"HTTP/1.1 408", 0) <= connections.HEALTH_CONNECTIONS  # silent ones
+        assert set(counts) == {b"HTTP/1.1 503"}
         for _, writer in opened:
             writer.close()
         async with asyncio.timeout(30):

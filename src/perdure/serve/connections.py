@@ -28,6 +28,11 @@ BODY_S: Final = 30.0  # for a body, and a second more for each MIN_RATE bytes of
 MIN_RATE: Final = 4 * 2**10  # bytes per second
 RESERVED_FILES: Final = 128  # file descriptors for the store, tools and servers of tools
 MAX_CONNECTIONS: Final = 50_000
+# Above the limit, for the health check only: an orchestrator must not restart a server because
+# its clients have taken all connections.
+HEALTH_CONNECTIONS: Final = 8
+HEALTH_PATH: Final = "/healthz"
+HEALTH_S: Final = 2.0  # for the headers of such a request: silent clients must not take these too
 # Connections that the event loop accepts before it looks at their number: fewer than are reserved.
 ACCEPT_AT_ONCE: Final = 16
 LOG_EVERY_MS: Final = 60_000
@@ -74,12 +79,17 @@ class Capacity:
             "connections refused since the last such line: {}; raise it with ulimit -n"
         )
 
+    def is_full(self, count: int) -> bool:
+        """Return whether the last of so many connections may ask for the health only."""
+        return count > self.limit
+
     def admit(self, count: int) -> bool:
-        """Return whether there may be this many connections."""
-        if count <= self.limit:
-            return True
+        """Return whether there may be this many connections, those for the health included."""
+        return count <= self.limit + HEALTH_CONNECTIONS
+
+    def log_refusal(self) -> None:
+        """Log that a client was refused because there are too many connections."""
         self._connections.add(f"{self.limit} connections are open, which is the limit")
-        return False
 
     def handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an error that the event loop reports: one of `accept` gets no traceback."""
@@ -102,6 +112,7 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*args, **options)
         self.logger = _errors
         self._capacity = capacity
+        self._headers_s = HEADERS_S
         self._phase: tuple[str, Any] | None = None  # what is awaited, and the request before it
         self._began = 0.0
         self._received = 0  # bytes in this phase
@@ -112,10 +123,30 @@ class BoundedProtocol(H11Protocol):
         """Start waiting for a request, or refuse the connection."""
         self._bounded = BoundedTransport(transport, self.loop, self._is_body_incomplete)
         super().connection_made(cast(asyncio.Transport, self._bounded))
-        if self._capacity.admit(len(self.connections)):
+        count = len(self.connections)
+        if self._capacity.is_full(count):
+            self.app = self._serve_health
+            self._headers_s = HEALTH_S
+        if self._capacity.admit(count):
             self._watch(("headers", None))
         else:
+            self._capacity.log_refusal()
             self._refuse(503, _TOO_MANY)
+
+    async def _serve_health(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one health check; refuse any other request."""
+        app = self.config.loaded_app
+        if scope["path"] != HEALTH_PATH:
+            self._capacity.log_refusal()
+            app = _too_many_connections
+
+        async def send_last(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await app(scope, receive, send_last)
 
     def data_received(self, data: bytes) -> None:
         """Pass data on, unless the response is complete and the rest is not read any more."""
@@ -163,7 +194,7 @@ class BoundedProtocol(H11Protocol):
         self._phase, self._timer = phase, None
         if phase is not None:
             self._began, self._received = self.loop.time(), 0
-            seconds = HEADERS_S if phase[0] == "headers" else BODY_S
+            seconds = self._headers_s if phase[0] == "headers" else BODY_S
             self._timer = self.loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
@@ -174,7 +205,7 @@ class BoundedProtocol(H11Protocol):
         now, is_body = self.loop.time(), self._phase[0] == "body"
         if is_body and self.flow.read_paused:  # this server is slow, not the client
             self._began, self._received = now, 0
-        allowed_s = BODY_S + self._received / MIN_RATE if is_body else HEADERS_S
+        allowed_s = BODY_S + self._received / MIN_RATE if is_body else self._headers_s
         remaining_s = self._began + allowed_s - now
         if remaining_s > 0:
             self._timer = self.loop.call_later(remaining_s, self._check)
@@ -207,6 +238,17 @@ _NOT_HTTP: Final = PerdureError(
     code="HTTP_INVALID",
     hint="send HTTP/1.1 with headers of at most 64 KiB; for https, put a proxy before this server",
 )
+
+
+async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:
+    body = msgspec.json.encode(_TOO_MANY.to_json())
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", str(_TOO_MANY.details["retryAfter"]).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _response(status: int, error: PerdureError) -> bytes:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import pytest
 from fastapi import FastAPI
 from starlette.routing import Match
@@ -28,7 +29,7 @@ FREQUENT = {
 
 def framework_only(app: Any) -> Any:
     """Return the application as if no route were direct."""
-    return RequestFilter(app._app._routes._app, Rules(), lambda: None)
+    return RequestFilter(app._app._routes._app, Rules(), lambda: None, anyio.Event())
 
 
 def routes() -> list[Any]:

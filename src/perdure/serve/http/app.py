@@ -100,9 +100,11 @@ def application(
     mounted = {mount.path: mount.create(app_state, rules) for mount in mounts}
     routes: App = Mounts(mounted, DirectRoutes(app))
     if pages is None:
-        return RequestFilter(routes, rules, lambda: service.public_url)
+        return RequestFilter(routes, rules, lambda: service.public_url, app_state.closing)
     routes = pages.serve(routes, app)
-    filtered = RequestFilter(routes, rules, lambda: service.public_url, has_pages=True)
+    filtered = RequestFilter(
+        routes, rules, lambda: service.public_url, app_state.closing, has_pages=True
+    )
     return pages.show_errors(filtered)
 
 

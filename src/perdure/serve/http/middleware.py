@@ -3,6 +3,7 @@
 Plain ASGI, so that it costs little and sees bodies chunk by chunk.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
+import anyio
 from starlette.requests import ClientDisconnect
 
 from perdure.errors import NotAllowed, PerdureError, Refused
@@ -211,10 +213,12 @@ class RequestFilter:
         app: App,
         rules: Rules,
         public_url: Callable[[], str | None],
+        closing: anyio.Event,
         *,
         has_pages: bool = False,
     ) -> None:
         self._app = app
+        self._closing = closing
         self._rules = rules
         self._has_pages = has_pages
         self._public_url = public_url
@@ -236,12 +240,24 @@ class RequestFilter:
             await error_response(error)(dict(scope), receive, sender)
         except ClientDisconnect:
             logger.debug("%s %s: the client disconnected", scope["method"], scope["path"])
+        except asyncio.CancelledError:
+            if not self._closing.is_set():
+                raise
+            await self._answer_at_close(scope, receive, sender)
         except Exception:  # the edge of a request: logged, and answered without its details
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if not sender.has_started:
                 await internal_error_response()(dict(scope), receive, sender)
         finally:
             share.release()
+
+    async def _answer_at_close(
+        self, scope: Scope, receive: Receive, sender: "_ResponseSender"
+    ) -> None:
+        """Answer a request that the server ends because its time to shut down is over."""
+        logger.info("%s %s was not complete at the end", scope["method"], scope["path"])
+        if not sender.has_started:
+            await error_response(_closed())(dict(scope), receive, sender)
 
     def _admit(self, scope: Scope, sender: "_ResponseSender") -> Scope:
         """Return the scope for the routes. Raises NotAllowed, Refused."""
@@ -335,6 +351,15 @@ class _ResponseSender:
 def _is_stream_head(message: Message) -> bool:
     """Return whether a message starts an event stream."""
     return (b"content-type", b"text/event-stream; charset=utf-8") in message.get("headers", ())
+
+
+def _closed() -> PerdureError:
+    return PerdureError(
+        "the server shuts down before the request is complete",
+        code="NOT_OPEN",
+        hint="look whether it took effect, then send it again to the server that follows",
+        details={"retryAfter": 5},
+    )
 
 
 def _too_large(limit: int) -> Refused:
