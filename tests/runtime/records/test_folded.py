@@ -1,5 +1,7 @@
 """States of long logs: a reader folds only what is new, and notices another log."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 from tests.support.http_shop import agent
@@ -91,3 +93,25 @@ async def test_a_deleted_session_is_not_found_and_a_shortened_one_is_corrupt(
         claimed = replace(short, record=replace(short.record, head=state.head))
         with pytest.raises(Corrupt):
             await logs.read(other, claimed)
+
+
+class YieldingStore(CountingStore):
+    """Store whose reads let other tasks run, as those of a disk do."""
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
+        await asyncio.sleep(0)
+        return await super().read(stream, after, limit)
+
+
+async def test_readers_of_a_long_log_at_one_time_read_it_once(clock: ManualClock) -> None:
+    """G10"""
+    store = YieldingStore(clock)
+    async with Runtime(store, agents=[agent()]) as rt:
+        entry, logs = await session(rt), FoldedLogs()
+        await grow(store, entry.stream, LONG)
+        record = replace(entry.record, head=LONG + 1)
+        entry = SessionEntry(entry.index_entry, record)
+        store.count = 0
+        states = await asyncio.gather(*[logs.read(store, entry) for _ in range(75)])
+        assert {folded.state.head for folded in states} == {LONG + 1}
+        assert store.count == LONG + 1 + 74, "the log once, and its last record for each other one"

@@ -1,7 +1,9 @@
 """Folded logs of sessions that are read again and again: a reader folds only what is new."""
 
+import asyncio
 from collections import OrderedDict
 from typing import Final
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -26,14 +28,22 @@ class FoldedLogs:
 
     Records never change, so what was folded stays true; the last record is compared with the
     stored one, because a stream can be restored from a backup or created again under its name.
+    Of several readers of a long log the first reads it, and the others what is new since then.
     """
 
     def __init__(self) -> None:
         self._states: OrderedDict[str, tuple[State, int]] = OrderedDict()  # oldest first
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, store: Store, entry: SessionEntry) -> FoldedLog:
         """Return the state of a session as it is stored. Raises NotFound, Corrupt."""
-        return await self._extend(store, entry) or await self._read_all(store, entry)
+        if entry.record.head < LONG and entry.stream not in self._states:
+            return await self._read_all(store, entry)
+        lock = self._reading.get(entry.stream)
+        if lock is None:
+            lock = self._reading[entry.stream] = asyncio.Lock()
+        async with lock:
+            return await self._extend(store, entry) or await self._read_all(store, entry)
 
     async def _extend(self, store: Store, entry: SessionEntry) -> FoldedLog | None:
         """Return the known state with what was appended since; None if it does not fit."""
