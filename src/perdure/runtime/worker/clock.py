@@ -52,17 +52,17 @@ class RecordedAhead:
         """
         if self._clock.must_wake():
             self._woken.clear()
-            entries = self._all()
+            waiting = self._all()
         elif time.monotonic() >= self._look_at:
-            entries = self._last_changed()
+            waiting = self._last_changed()
         else:
             return 0
         started_at = time.monotonic()
-        found = [entry async for entry in entries]
+        entries = [entry async for entry in waiting]
         count = 0
-        for entry in found:
+        for entry in entries:
             count += await self._wake(entry)
-        keys = {entry.index_entry.key for entry in found}
+        keys = {entry.index_entry.key for entry in entries}
         self._woken = {key: version for key, version in self._woken.items() if key in keys}
         now = time.monotonic()
         self._look_at = now + max(LOOK_S, LOOK_SHARE * (now - started_at))

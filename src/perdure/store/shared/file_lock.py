@@ -132,10 +132,10 @@ class WriteLock:
 
         A program that is not perdure's can hold the lock without writing its id.
         """
-        known = lock_holder(self._fd)
+        holder = lock_holder(self._fd)
         signature = os.pread(self._fd, _SIGNATURE, 0).decode("ascii", "replace").strip()
-        if known != "another process" or not signature.isdigit():
-            return known
+        if holder != "another process" or not signature.isdigit():
+            return holder
         return f"process {signature}"
 
     def mark(self) -> None:
