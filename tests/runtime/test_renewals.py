@@ -66,9 +66,7 @@ async def kept(url: str, lease_ms: int) -> AsyncIterator[tuple[Store, Renewals]]
     await store.open()
     try:
         renewals = Renewals(store, lease_ms)
-        sent_at = time.monotonic()
-        await store.renew(HOLDER, lease_ms, join=True)
-        renewals.begin(HOLDER, sent_at)
+        await renewals.join(HOLDER)
         with renewals.in_thread():
             yield store, renewals
     finally:

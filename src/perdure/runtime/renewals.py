@@ -48,8 +48,10 @@ class Renewals:
         row = self._row
         return row.holder == holder and time.monotonic() < row.until
 
-    def begin(self, holder: str, sent_at: float) -> None:
-        """Keep the row of a holder that joined by a request sent at this monotonic time."""
+    async def join(self, holder: str) -> None:
+        """Create the row of a holder and keep it. Raises Lost, StoreError."""
+        sent_at = time.monotonic()
+        await self._store.renew(holder, self._lease_ms, join=True)
         with self._guard:
             self._row = _Row(holder, sent_at + self._lease_s)
 

@@ -13,7 +13,7 @@ from tests.support.endless_tool import endless_tool
 from perdure import Agent, Delta, Runtime, tool
 from perdure.core.conversation.messages import Answer
 from perdure.errors import Corrupt
-from perdure.runtime.engine import heartbeat
+from perdure.runtime import renewals
 from perdure.runtime.models.base import Request
 from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Check, Heads, Lease, Put, Record, Unknown, Write
@@ -132,7 +132,7 @@ async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
 ) -> None:
     """Nobody else was there to take it, so the heartbeat of the same name comes through again."""
     local, ran = Stopped(), []
-    monkeypatch.setattr(heartbeat, "time", local)
+    monkeypatch.setattr(renewals, "time", local)
     monkeypatch.setenv("PERDURE_LEASE", "0.3s")
 
     class Blocked(MemoryStore):

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -167,9 +166,7 @@ class LeaseHolder:
                 process = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
                 self._name_queues = self._queues
                 name = worker_name(process, self._name_queues)
-                sent_at = time.monotonic()
-                await self._store.renew(name, self._lease_ms, join=True)
-                self._renewals.begin(name, sent_at)
+                await self._renewals.join(name)
                 self._name = name
             return self._name
 

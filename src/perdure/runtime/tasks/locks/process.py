@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -45,9 +44,7 @@ class LockProcess:
             if not self._name:
                 machine = socket.gethostname().split(".")[0][:40] or "host"
                 name = lock_holder_name(f"{machine}-{os.getpid()}-{secret_id('k')[2:12]}")
-                sent_at = time.monotonic()
-                await self._store.renew(name, self._lease_ms, join=True)
-                self._renewals.begin(name, sent_at)
+                await self._renewals.join(name)
                 self._name = name
             if not self._has_heartbeat:
                 self._has_heartbeat = True
