@@ -17,6 +17,8 @@ from typing import Any, Final
 from perdure import Runtime
 from perdure.app import around_store
 from perdure.core.tasks import log_file, state_file
+from perdure.core.tasks.manifest import MAX_DEPTH
+from perdure.runtime.tasks.checkpoints import trees
 from perdure.store.base import Check, Put, Store, Write
 from perdure.tasks import MultiLayerPersistence, TaskLifecycle, TaskRegistry
 
@@ -81,6 +83,13 @@ def fill(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+def deepen(folder: Path) -> None:
+    """Make a workspace too deep for a checkpoint."""
+    for _ in range(MAX_DEPTH):
+        folder /= "d"
+    folder.mkdir(parents=True)
+
+
 class Operation:
     """An operation on a task, after its preparation."""
 
@@ -108,7 +117,11 @@ class Operation:
         checkpoint = await self.layers.create_checkpoint(self.id, "old")
         fill(self.workspace, NEW)
         await self.layers.save_state(self.id, {"status": "pending", "data": {"of": "new"}})
-        if name == "restore":
+        if name.startswith("restore"):
+            if name != "restore":
+                deepen(self.workspace)
+            if name == "restore_by_renames":  # on a file system that cannot exchange two names
+                setattr(trees, "exchange", lambda *names: False)  # noqa: B010 - not exported
             return lambda: self.layers.restore_checkpoint(self.id, checkpoint)
         return lambda: self.lifecycle.delete_task(self.id)
 
@@ -138,9 +151,10 @@ async def look(url: str, root: Path, task_ids: Sequence[str]) -> list[dict[str, 
 
 async def look_at(rt: Runtime, root: Path, task_id: str) -> dict[str, Any]:
     row = await TaskRegistry(rt).get_by_id(task_id)
-    folder, dirty = root / task_id, root / ".dirty"
+    folder, dirty, objects = root / task_id, root / ".dirty", "checkpoints/objects/new-*"
     view: dict[str, Any] = {
         "id": task_id,
+        "parts": [str(path) for glob in ("checkpoints/.*", objects) for path in folder.glob(glob)],
         "status": None if row is None else row.status,
         "folder": names(folder) if folder.exists() else None,
         "marks": names(dirty) if dirty.exists() else [],
@@ -158,9 +172,20 @@ async def look_at(rt: Runtime, root: Path, task_id: str) -> dict[str, Any]:
         "logs": [line.message for line in lines],
         "agree": [in_log == lines, in_file == state],
         "state": None if state is None else [state.status, state.data.get("of")],
-        "workspace": {path.name: path.read_text() for path in (folder / "workspace").iterdir()},
+        "workspace": texts(folder / "workspace"),
+        "replaced": [texts(path) for path in folder.glob("replaced-*") if path.is_dir()],
+        "replaced_states": [of_state(path) for path in folder.glob("replaced-*-state.json")],
         "problems": [problem for problem in problems if problem],
     }
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Return the files of a folder by name; an inner folder counts as text without content."""
+    return {path.name: "" if path.is_dir() else path.read_text() for path in folder.iterdir()}
+
+
+def of_state(path: Path) -> Any:
+    return state_file.parse_state(path.read_bytes()).data["of"]
 
 
 def names(folder: Path) -> list[str]:

@@ -41,8 +41,11 @@ def run(program: str, *arguments: str, **options: Any) -> Any:
     return json.loads(done.stdout)
 
 
+RESTORES = ["restore", "restore_unsaved", "restore_by_renames"]
+
+
 @pytest.mark.parametrize(
-    "operation", ["create", "transitions", "logs", "checkpoint", "restore", "delete"]
+    "operation", ["create", "transitions", "logs", "checkpoint", *RESTORES, "delete"]
 )
 def test_a_task_is_whole_wherever_its_process_was_killed(
     store: tuple[str, int], tmp_path: Path, operation: str
@@ -60,6 +63,7 @@ def test_a_task_is_whole_wherever_its_process_was_killed(
 
 def check(view: dict[str, Any], operation: str) -> None:
     assert view["marks"] == [], view
+    assert view["parts"] == [], view
     if view["status"] is None:
         assert operation in ("create", "delete"), view
         assert view["folder"] is None, view
@@ -69,10 +73,14 @@ def check(view: dict[str, Any], operation: str) -> None:
     assert view["problems"] == [], view
     assert {"logs.jsonl", "state.json", "workspace"} <= set(view["folder"]), view
     assert not [name for name in view["folder"] if name.startswith("restore")], view
-    if operation == "restore":
+    if operation in RESTORES:
         is_restored = "Checkpoint restored" in view["logs"]
-        assert view["workspace"] == (OLD if is_restored else NEW), view
+        new = NEW if operation == "restore" else {**NEW, "d": ""}
+        assert view["workspace"] == (OLD if is_restored else new), view
         assert view["state"][1] == ("old" if is_restored else "new"), view
+        is_kept = is_restored and operation != "restore"
+        assert view["replaced"] == ([new] if is_kept else []), view
+        assert view["replaced_states"] == (["new"] if is_kept else []), view
 
 
 def test_a_story_with_a_wait_an_approval_a_child_and_a_lock_ends_the_same_after_every_kill(

@@ -20,8 +20,9 @@ from perdure.app import service_of
 from perdure.core.tasks import manifest as manifests
 from perdure.core.tasks.manifest import Manifest, file_entry
 from perdure.errors import Corrupt
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.objects import ObjectStore
-from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits, build, walk
+from perdure.runtime.tasks.checkpoints.workspace import build, walk
 from perdure.tasks import MultiLayerPersistence, OpenCodeError, TaskLifecycle, TaskRegistry
 from perdure.testing import ManualClock
 

@@ -21,6 +21,7 @@ from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import (
     Checkpoint,
     LogOptions,
+    RestoredTask,
     Task,
     TaskConfig,
     TaskFilters,
@@ -50,6 +51,7 @@ __all__ = [
     "MultiLayerPersistence",
     "OpenCodeError",
     "OutputText",
+    "RestoredTask",
     "Task",
     "TaskConfig",
     "TaskFilters",

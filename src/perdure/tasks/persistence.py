@@ -12,7 +12,7 @@ from perdure.errors import Corrupt, Refused, StoreError
 from perdure.runtime.tasks.checkpoints.transfer import file_path, open_file
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
-from perdure.runtime.tasks.values import Checkpoint, LogOptions, with_code
+from perdure.runtime.tasks.values import Checkpoint, LogOptions, RestoredTask, with_code
 from perdure.tasks.access import open_tasks, task_ref
 
 
@@ -104,13 +104,14 @@ class MultiLayerPersistence:
 
     async def restore_checkpoint(
         self, task_id: str, checkpoint_id: str, *, paths: Sequence[str] | None = None
-    ) -> None:
+    ) -> RestoredTask:
         """Put state and workspace back; with `paths`, only these files and folders.
 
-        The present state is taken as a checkpoint first. The status and the log stay.
+        The present state is taken as a checkpoint first; a workspace that cannot be saved is moved
+        aside. Returns where it is. The status and the log stay.
         """
         ref = task_ref(self._rt, task_id)
-        await self._tasks.restores.restore(ref, checkpoint_id, paths)
+        return await self._tasks.restores.restore(ref, checkpoint_id, paths)
 
     async def list_checkpoints(self, task_id: str) -> list[Checkpoint]:
         """Return the checkpoints of a task, newest first; a damaged one has a `problem`."""

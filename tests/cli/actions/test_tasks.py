@@ -92,6 +92,26 @@ def test_a_task_lives_on_the_command_line(project: Project) -> None:
     assert project.run("show", "fix", code=3)["code"] == "TASK_NOT_FOUND"
 
 
+def test_a_workspace_that_cannot_be_saved_is_moved_aside_and_can_be_removed(
+    project: Project,
+) -> None:
+    """S3.49"""
+    project.run("create", "n", "--id", "t")
+    workspace = project.folder / "work/t/workspace"
+    checkpoint = project.run("checkpoint", "t")["checkpointId"]
+    workspace.joinpath(*["d"] * 101).mkdir(parents=True)
+    shown = project.text("restore", "t", checkpoint)
+    assert "could not be saved: the workspace is nested deeper than 100 folders" in shown
+    assert "delete-checkpoint t replaced" in " ".join(shown.split())
+    workspace.joinpath(*["d"] * 101).mkdir(parents=True)
+    restored = project.run("restore", "t", checkpoint)
+    assert restored["savedAs"] is None
+    assert "nested deeper" in restored["problem"]
+    assert (workspace.parent / restored["keptAs"] / "d").is_dir()
+    assert project.run("delete-checkpoint", "t", "replaced", "--yes")["success"] is True
+    assert not list(workspace.parent.glob("replaced*"))
+
+
 def test_a_checkpoint_is_verified_exported_imported_and_deleted(project: Project) -> None:
     """S3.50: with any task, on any machine."""
     for name in ("a", "b"):

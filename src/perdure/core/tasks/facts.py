@@ -68,6 +68,7 @@ class Restoration(Struct, frozen=True, omit_defaults=True):
 
     folder: str
     inode: int
+    is_kept: bool = field(default=False, name="kept")  # the old tree: no checkpoint has it
 
 
 class TaskFact(Struct, frozen=True, kw_only=True, omit_defaults=True):

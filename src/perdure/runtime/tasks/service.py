@@ -14,11 +14,11 @@ from perdure.core.tasks.locks import LockHolder, is_lock_of
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import ConfigError, PerdureError, Refused, SandboxUnavailable
 from perdure.runtime.records.entries import all_entries
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
 from perdure.runtime.tasks.checkpoints.restore import Restores
 from perdure.runtime.tasks.checkpoints.targets import CheckpointTargets
 from perdure.runtime.tasks.checkpoints.transfer import CheckpointTransfer
-from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
 from perdure.runtime.tasks.entries import TaskEntry, commit_guarded, get_task, live_stream
 from perdure.runtime.tasks.executions.options import KEYS, ExecutionOptions, execution_options
 from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
@@ -82,7 +82,7 @@ class Tasks:
         self.lock_sweep = LockSweep(self._lock_table)
         settle = self.executions.settle_left
         targets = CheckpointTargets(store, self.writer, self.mirror, settle)
-        limits = CheckpointLimits()
+        limits = CheckpointLimits(disk=options.executions.limits.disk_bytes)
         self.workspace_files = WorkspaceFiles(targets, options.executions.run_as)
         self.checkpoints = Checkpoints(targets, limits)
         self.restores = Restores(targets, self.checkpoints, limits)

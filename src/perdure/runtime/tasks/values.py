@@ -120,6 +120,26 @@ class Checkpoint:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredTask:
+    """A restore that is done: the place of the workspace as it was before.
+
+    `saved_as` is the checkpoint that has it. If none could be taken, `problem` says why, and
+    `kept_as` is the folder of the task that has the files, until another one replaces it.
+    """
+
+    saved_as: str | None = None
+    kept_as: str | None = None
+    problem: str | None = None
+
+
+def restored_json(restored: RestoredTask) -> dict[str, Any]:
+    """Return it as JSON; a tree that was saved is kept nowhere else."""
+    if restored.saved_as is not None:
+        return {"savedAs": restored.saved_as}
+    return {"savedAs": None, "keptAs": restored.kept_as, "problem": restored.problem}
+
+
 # --- instants -------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from perdure.runtime.tasks.values import (
     TaskRef,
     check_filters,
     iso,
+    restored_json,
     task_json,
 )
 
@@ -173,10 +174,14 @@ class TaskVerbs:
     async def restore(
         self, task_id: str, checkpoint_id: str, paths: Sequence[str] | None = None
     ) -> Json:
-        """Restore a checkpoint: `{success, taskId, checkpointId, savedAs}`."""
-        safety = await self._tasks.restores.restore(self._ref(task_id), checkpoint_id, paths)
+        """Restore a checkpoint: `{success, taskId, checkpointId, savedAs}`.
+
+        If the workspace before could not be saved, `savedAs` is None, and there are `keptAs` and
+        `problem`.
+        """
+        restored = await self._tasks.restores.restore(self._ref(task_id), checkpoint_id, paths)
         names = {"taskId": task_id, "checkpointId": checkpoint_id}
-        return {"success": True, **names, "savedAs": safety.id}
+        return {"success": True, **names, **restored_json(restored)}
 
     async def diff(self, task_id: str, checkpoint_id: str, other_id: str | None = None) -> Json:
         """Compare a checkpoint with another one, or with the workspace as it is now."""

@@ -59,8 +59,16 @@ def restore_checkpoint(
     )
 
     def show() -> None:
-        undo = settings.command("tasks", "restore", task_id, restored["savedAs"])
-        terminal.print(f"restored {checkpoint_id}; to undo that: {undo}")
+        if restored["savedAs"] is not None:
+            undo = settings.command("tasks", "restore", task_id, restored["savedAs"])
+            terminal.print(f"restored {checkpoint_id}; to undo that: {undo}")
+            return
+        remove = settings.command("tasks", "delete-checkpoint", task_id, "replaced")
+        terminal.print(f"restored {checkpoint_id}")
+        terminal.print(
+            f"The workspace before could not be saved: {restored['problem']}. Its files are in "
+            f"{restored['keptAs']} in the folder of the task; to remove them: {remove}"
+        )
 
     terminal.print_either(restored, show)
     return 0

@@ -13,12 +13,14 @@ import zlib
 from collections.abc import Callable
 from typing import IO, Final
 
+from msgspec.structs import replace
+
 from perdure.core.tasks import manifest as manifests
 from perdure.core.tasks.manifest import Manifest
 from perdure.errors import Corrupt, Refused
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits, FreeSpace
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
-from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
-from perdure.runtime.tasks.files.place import free_bytes
+from perdure.runtime.tasks.checkpoints.workspace import check_tree
 
 _MANIFEST: Final = "manifest.json"
 _OBJECT: Final = re.compile(r"objects/([0-9a-f]{64})")
@@ -52,16 +54,17 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 def read_archive(source: IO[bytes], folder: ManifestFolder, limits: CheckpointLimits) -> Manifest:
     """Store the objects of an archive, and return its manifest. Raises Refused, OSError.
 
-    What was stored before a refusal is not referenced, and is collected later.
+    The entries have the sizes of their objects, whatever the archive says. What was stored before
+    a refusal is not referenced, and is collected later.
     """
     manifest: Manifest | None = None
-    digests = set[str]()
+    sizes: dict[str, int] = {}
     # A small archive may expand to anything: it must leave some of the disk to the store.
-    left = min(limits.size, free_bytes(folder.folder) * 9 // 10)
+    left = min(limits.size, FreeSpace(folder.folder).usable)
     try:
         content = _expanded(source)
         while (member := _next_member(content)) is not None:
-            if len(digests) > limits.files or member.size > left:
+            if len(sizes) > limits.files or member.size > left:
                 raise _bad("it is larger than a checkpoint may be", "CHECKPOINT_TOO_LARGE")
             left -= member.size
             body = MemberContent(content, member.size)
@@ -69,18 +72,23 @@ def read_archive(source: IO[bytes], folder: ManifestFolder, limits: CheckpointLi
                 manifest = _read_manifest(body)
             else:
                 digest = _read_object(member.name, body.read, folder, member.size)
-                if digest in digests:  # a small archive can repeat an empty object without end
+                if digest in sizes:  # a small archive can repeat an empty object without end
                     raise _bad(f"{member.name} is in it twice")
-                digests.add(digest)
+                sizes[digest] = member.size
             body.skip_padding()
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, Corrupt) as error:
         reason = error.message if isinstance(error, Corrupt) else str(error)
         raise _bad(reason or "it is cut off") from error
-    if manifest is None or (missing := manifest.digests() - digests):
+    if manifest is None or (missing := manifest.digests() - sizes.keys()):
         raise _bad(
             "it has no manifest" if manifest is None else f"{len(missing)} objects are missing"
         )
-    return manifest
+    entries = tuple(
+        replace(item, size=sizes[item.sha256] if item.type == "file" else 0)
+        for item in manifest.entries
+    )
+    check_tree("the file", entries, sizes.__getitem__, limits, FreeSpace(folder.folder))
+    return replace(manifest, entries=entries)
 
 
 def _expanded(source: IO[bytes]) -> IO[bytes] | gzip.GzipFile:

@@ -1,6 +1,7 @@
 """Checkpoints of tasks: created, listed, verified, compared and deleted."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,14 +13,16 @@ from perdure.core.tasks import record
 from perdure.core.tasks.manifest import Manifest, ManifestDiff, diff
 from perdure.errors import Corrupt, NotFound, Refused
 from perdure.runtime.ids import new_id
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
+from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.targets import (
     CheckpointRecord,
     CheckpointTarget,
     CheckpointTargets,
 )
-from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits, walk
+from perdure.runtime.tasks.checkpoints.workspace import walk
 from perdure.runtime.tasks.files.layer_files import TaskContent
-from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write
+from perdure.runtime.tasks.files.place import REPLACED, WORKSPACE, cannot_write
 from perdure.runtime.tasks.values import Checkpoint, TaskRef, check_storable, iso
 from perdure.runtime.tasks.writer import new_fact
 from perdure.store.base import DELETE, Put
@@ -40,15 +43,19 @@ class Checkpoints:
         """Take a checkpoint of the state, log, decisions and workspace. Raises Refused."""
         text = DESCRIPTION if description is None else _check_description(description)
         target = await self._targets.find(ref)
-        async with self._targets.exclusive(target), self._targets.quiet(target):
+        marked = self._targets.mirror.marked(target.stream)
+        async with self._targets.exclusive(target), self._targets.quiet(target), marked:
             return (await self.take(target, text))[0]
 
     async def take(
         self, target: CheckpointTarget, description: str
     ) -> tuple[CheckpointRecord, Manifest]:
-        """Take a checkpoint while the caller excludes others; return it with its manifest."""
+        """Take a checkpoint while the caller excludes others; return it with its manifest.
+
+        Raises Refused if the workspace cannot be saved; then nothing is left of the attempt.
+        """
         content = await self._targets.mirror.content(target.stream)
-        entries = await self._targets.entries(target)
+        entries = await self._targets.entries_of(target.stream)
         newest = entries[0] if entries else None
         at = max(self._targets.store.now(), 0 if newest is None else newest.at + 1)
         plan = Manifest(
@@ -58,7 +65,11 @@ class Checkpoints:
             description=description,
             at=at,
         )
-        manifest, digest = await to_thread.run_sync(self._take, target, plan, content, newest)
+        try:
+            manifest, digest = await to_thread.run_sync(self._take, target, plan, content, newest)
+        except Refused:
+            await self.collect(target.stream, target.manifests)
+            raise
         checkpoint = CheckpointRecord.of(manifest, digest)
         await self.record_new(target, checkpoint)
         return checkpoint, manifest
@@ -113,7 +124,7 @@ class Checkpoints:
             target = await self._targets.find(ref)
         except NotFound:
             return []
-        entries = await self._targets.entries(target)
+        entries = await self._targets.entries_of(target.stream)
         return await to_thread.run_sync(
             lambda: [self._checkpoint(target, entry) for entry in entries]
         )
@@ -169,18 +180,44 @@ class Checkpoints:
     # --- delete -------------------------------------------------------------------------------
 
     async def delete(self, ref: TaskRef, checkpoint_id: str) -> None:
-        """Delete a checkpoint, and the objects that no other one needs. Raises NotFound."""
+        """Delete a checkpoint, and the objects that no other one needs. Raises NotFound.
+
+        The id `replaced` deletes the workspace that a restore could not save, and has kept.
+        """
         target = await self._targets.find(ref)
         async with self._targets.exclusive(target):
+            if checkpoint_id == REPLACED:
+                await self._delete_replaced(target)
+                return
             entry = await self._targets.index_entry(target, checkpoint_id)
-            data = {"checkpointId": checkpoint_id}
-            fact = new_fact(
-                "checkpoint_deleted", self._targets.store.now(), data=data, checkpoint=checkpoint_id
-            )
             put = Put(entry.kind, entry.key, entry.version, entry.stream, "", None, DELETE)
-            await self._targets.commit(target, [fact], puts=[put])
-            kept = {item.id for item in await self._targets.entries(target)}
-            await to_thread.run_sync(target.manifests.collect, kept)
+            await self._record_deleted(target, checkpoint_id, [put])
+            await self.collect(target.stream, target.manifests)
+
+    async def _delete_replaced(self, target: CheckpointTarget) -> None:
+        try:
+            removed = await to_thread.run_sync(self._targets.trees(target.folder).remove_kept)
+        except OSError as error:
+            raise cannot_write(target.folder, error) from error
+        if not removed:
+            raise NotFound(
+                f"task {target.ref.task_id} keeps no workspace that a restore has replaced",
+                code="CHECKPOINT_NOT_FOUND",
+                hint=f"perdure tasks checkpoints {target.ref.task_id}",
+            )
+        await self._record_deleted(target, REPLACED)
+
+    async def _record_deleted(
+        self, target: CheckpointTarget, checkpoint_id: str, puts: Sequence[Put] = ()
+    ) -> None:
+        data, now = {"checkpointId": checkpoint_id}, self._targets.store.now()
+        fact = new_fact("checkpoint_deleted", now, data=data, checkpoint=checkpoint_id)
+        await self._targets.commit(target, [fact], puts=puts)
+
+    async def collect(self, stream: str, manifests: ManifestFolder) -> None:
+        """Remove the files of checkpoints that are not recorded, while others are excluded."""
+        kept = {item.id for item in await self._targets.entries_of(stream)}
+        await to_thread.run_sync(manifests.collect, kept)
 
 
 def _check_description(value: Any) -> str:

@@ -14,6 +14,7 @@ from perdure.runtime.tasks.checkpoints.paths import sync_file_system
 from perdure.runtime.tasks.files.place import CHECKPOINTS
 from perdure.store.shared.private_files import FILE, make_folder
 
+_NEW: Final = ".new"  # end of the name of a manifest that is not complete
 CHUNK: Final = 64 * 1024  # bytes of a log per object: the objects of its beginning stay the same
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,7 +37,7 @@ class ManifestFolder:
     def write(self, manifest: Manifest) -> str:
         """Write a manifest after its objects, both durable; return its digest."""
         content = manifests.encode(manifest)
-        temporary = self.folder / f".{manifest.id}.new"
+        temporary = self.folder / f".{manifest.id}{_NEW}"
         with os.fdopen(os.open(temporary, _WRITE, FILE), "wb") as file:
             file.write(content)
         fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -65,6 +66,10 @@ class ManifestFolder:
         """Remove a manifest."""
         self.path(checkpoint_id).unlink(missing_ok=True)
 
+    def has_left_files(self) -> bool:
+        """Return True if a process died while it wrote a manifest or an object."""
+        return any(self.folder.glob(f".*{_NEW}")) or self.objects.has_left_files()
+
     def collect(self, kept: Collection[str]) -> int:
         """Remove manifests that are not recorded, then unreferenced objects; return these.
 
@@ -73,7 +78,7 @@ class ManifestFolder:
         for path in self.folder.glob("*.json"):
             if path.stem not in kept:
                 path.unlink(missing_ok=True)
-        for path in self.folder.glob(".*.new"):
+        for path in self.folder.glob(f".*{_NEW}"):
             with suppress(OSError):
                 path.unlink()
         try:

@@ -94,25 +94,32 @@ class ObjectStore:
             temporary.rename(path)
         self._present.add(digest)
 
-    def read(self, digest: str) -> bytes:
-        """Return a small object. Raises Corrupt if it is missing or damaged."""
+    def read(self, digest: str, limit: int) -> bytes:
+        """Return a small object. Raises Corrupt if it is missing or damaged, Refused if large."""
+        check_size(self.size(digest), limit)
+        return b"".join(self.pieces(digest))
+
+    def size(self, digest: str) -> int:
+        """Return the bytes of an object. Raises Corrupt if it is missing."""
         try:
-            data = self.path(digest).read_bytes()
+            return self.path(digest).stat().st_size
         except FileNotFoundError:
             raise missing_object(digest) from None
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise damaged_object(digest)
-        return data
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """Yield an object, and raise Corrupt at its end if it is damaged."""
+        """Yield an object, and raise Corrupt at its end if it is damaged.
+
+        An object that grows meanwhile is damaged: no more is read than it had at the beginning.
+        """
         try:
             file: BinaryIO = self.path(digest).open("rb")
         except FileNotFoundError:
             raise missing_object(digest) from None
         content = hashlib.sha256()
         with file:
-            while piece := file.read(_PIECE):
+            left = os.fstat(file.fileno()).st_size
+            while left > 0 and (piece := file.read(min(_PIECE, left))):
+                left -= len(piece)
                 content.update(piece)
                 yield piece
         if content.hexdigest() != digest:
@@ -126,6 +133,10 @@ class ObjectStore:
         except Corrupt as error:
             return error.message
         return None
+
+    def has_left_files(self) -> bool:
+        """Return True if a process died while it wrote an object."""
+        return any(self._folder.glob(f"{_NEW}*"))
 
     def collect(self, kept: Collection[str]) -> int:
         """Remove the objects that no checkpoint refers to, and return their number."""
@@ -157,7 +168,7 @@ def check_size(size: int, limit: int) -> None:
     """Check the bytes of a checkpoint. Raises Refused CHECKPOINT_TOO_LARGE."""
     if size > limit:
         raise Refused(
-            f"the checkpoint has more than {limit:,} bytes left",
+            f"a file has more than the {limit:,} bytes that the checkpoint may still have",
             code="CHECKPOINT_TOO_LARGE",
             hint="remove large files from the workspace",
         )

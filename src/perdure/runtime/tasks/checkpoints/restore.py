@@ -2,7 +2,8 @@
 
 The new tree is built and verified beside the workspace. The commit names it with its inode; then
 the two folders exchange their names. A process that dies before the commit has changed nothing;
-after it, the next start finishes the exchange.
+after it, the next start finishes the exchange. No restore depends on the present tree, which a
+command may have made unreadable, too deep or too large to be saved: it is then moved aside.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import os
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 from anyio import to_thread
@@ -21,27 +22,32 @@ from perdure.core.tasks.facts import Restoration
 from perdure.core.tasks.manifest import Manifest, merged, path_not_found
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Refused
+from perdure.runtime.ids import new_id
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
+from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.paths import (
     FOLDER,
-    exchange,
     open_folder_beneath,
     sync_file_system,
 )
-from perdure.runtime.tasks.checkpoints.targets import (
-    CheckpointRecord,
-    CheckpointTarget,
-    CheckpointTargets,
-)
-from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits, build
+from perdure.runtime.tasks.checkpoints.targets import CheckpointTarget, CheckpointTargets
+from perdure.runtime.tasks.checkpoints.trees import WorkspaceTrees
+from perdure.runtime.tasks.checkpoints.workspace import build, cannot_read
 from perdure.runtime.tasks.files.folder_lock import folder_lock
 from perdure.runtime.tasks.files.place import CHECKPOINTS, WORKSPACE, cannot_write
-from perdure.runtime.tasks.files.removal import remove_tree
-from perdure.runtime.tasks.values import TaskRef, check_list, invalid, iso
+from perdure.runtime.tasks.values import (
+    RestoredTask,
+    TaskRef,
+    check_list,
+    check_state,
+    invalid,
+    restored_json,
+)
 from perdure.runtime.tasks.writer import new_fact
 from perdure.store.base import VersionMoved
 
-_RESTORE: Final = "restore-"  # prefix of the tree that a restore builds
+_MAX_STATE: Final = 128 * 2**20  # bytes of a state.json that are read into memory
 
 
 class Restores:
@@ -56,45 +62,73 @@ class Restores:
 
     async def restore(
         self, ref: TaskRef, checkpoint_id: str, paths: Sequence[str] | None = None
-    ) -> CheckpointRecord:
+    ) -> RestoredTask:
         """Put the state and the workspace back; the status and the log stay.
 
-        The present state is taken as a checkpoint first, which is returned. With `paths`, only
-        these files and folders of the workspace are put back. Raises NotFound, Refused, Corrupt.
+        The present state is taken as a checkpoint first. If that cannot be done, the present tree
+        is moved aside. With `paths`, only these files and folders of the workspace are put back,
+        which needs the checkpoint. Raises NotFound, Refused, Corrupt.
         """
         targets = self._targets
         target = await targets.find(ref)
         chosen = None if paths is None else check_paths(paths)
         marked = targets.mirror.marked(target.stream)
         async with targets.exclusive(target), targets.quiet(target), marked:
-            manifest = await self._targets.manifest(target, checkpoint_id)
+            trees = targets.trees(target.folder)
+            await self._finish_left(target.stream, target.folder)
+            manifest = await targets.manifest(target, checkpoint_id)
             if chosen is not None:
                 await to_thread.run_sync(_check_present, target, manifest, chosen)
-            safety, present = await self._checkpoints.take(
-                target, f"Before restoring {checkpoint_id}"
-            )
-            entries = manifest.entries
+            plan = await self._plan(target, manifest, chosen, trees)
+            await _finished(self._carry_out(target, plan, trees, has_state=chosen is None))
+        return plan.answer
+
+    async def _plan(
+        self,
+        target: CheckpointTarget,
+        manifest: Manifest,
+        chosen: Sequence[bytes] | None,
+        trees: WorkspaceTrees,
+    ) -> "_Plan":
+        """Save the present tree, or else say where it is kept. Raises Refused."""
+        path = trees.new(new_id("r"))
+        try:
+            saved, present = await self._checkpoints.take(target, f"Before restoring {manifest.id}")
+        except Refused as error:
             if chosen is not None:
-                entries = merged(present, manifest, chosen)
-            name = f"{_RESTORE}{safety.id}"
-            new_tree = replace(manifest, entries=entries)
-            await _finished(self._carry_out(target, name, new_tree, has_state=chosen is None))
-        return safety
+                raise _needs_whole_restore(error) from error
+            answer = RestoredTask(kept_as=trees.kept_name(path.name), problem=error.message)
+            return _Plan(path, manifest, answer)
+        if chosen is not None:
+            manifest = replace(manifest, entries=merged(present, manifest, chosen))
+        return _Plan(path, manifest, RestoredTask(saved_as=saved.id))
 
     async def _carry_out(
-        self, target: CheckpointTarget, name: str, manifest: Manifest, *, has_state: bool
+        self, target: CheckpointTarget, plan: "_Plan", trees: WorkspaceTrees, *, has_state: bool
     ) -> None:
         """Build the new tree, decide the restore by a commit, and exchange the folders."""
-        inode = await to_thread.run_sync(self._build, target, name, manifest)
-        state = await self._restored_state(target, manifest) if has_state else None
-        await self._record_restore(target, manifest, Restoration(name, inode), state)
-        await to_thread.run_sync(_swap, target.folder, name)
-
-    def _build(self, target: CheckpointTarget, name: str, manifest: Manifest) -> int:
-        path = target.folder / name
+        state = await self._restored_state(target, plan.manifest) if has_state else None
+        is_kept = plan.answer.saved_as is None
         try:
-            build(path, manifest.entries, target.manifests.objects, self._limits)
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            present = await self._targets.mirror.content(target.stream) if is_kept else None
+            unsaved = None if present is None else present.state_bytes
+            inode = await to_thread.run_sync(self._build, target, plan, trees, unsaved)
+            restoration = Restoration(plan.path.name, inode, is_kept)
+            await self._record_restore(target, plan, restoration, state)
+        except BaseException:
+            with suppress(OSError):
+                await to_thread.run_sync(trees.drop, plan.path.name)
+            raise
+        await self._swap(target, restoration, trees)
+
+    def _build(
+        self, target: CheckpointTarget, plan: "_Plan", trees: WorkspaceTrees, unsaved: bytes | None
+    ) -> int:
+        """Build the new tree, and keep the state that no checkpoint has; return its inode."""
+        try:
+            build(plan.path, plan.manifest.entries, target.manifests.objects, self._limits)
+            trees.keep_state(plan.path.name, unsaved)
+            fd = os.open(plan.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 sync_file_system(fd)
                 return os.fstat(fd).st_ino
@@ -103,37 +137,47 @@ class Restores:
         except OSError as error:
             raise cannot_write(target.folder, error) from error
 
+    async def _swap(
+        self, target: CheckpointTarget, restoration: Restoration, trees: WorkspaceTrees
+    ) -> None:
+        try:
+            await to_thread.run_sync(trees.swap, restoration)
+        except OSError as error:  # the next restore or start tries again
+            self._targets.mirror.leave_mark(target.stream)
+            raise cannot_write(target.folder, error) from error
+
     async def _restored_state(
         self, target: CheckpointTarget, manifest: Manifest
     ) -> tuple[TaskState, int] | None:
         """Return the state of a checkpoint with the present status, and its next version."""
         if not manifest.state:
             return None
-        content = await to_thread.run_sync(target.manifests.objects.read, manifest.state)
-        saved = state_file.parse_state_file(content)
+        content = await to_thread.run_sync(
+            target.manifests.objects.read, manifest.state, _MAX_STATE
+        )
+        saved = state_file.parse_state(content)
         key = record.task_key(target.ref.tenant, target.ref.task_id)
         present = await self._targets.store.get(record.STATE, key)
         status = saved.status if target.row is None else str(target.row.status)
-        state = TaskState(
-            task_id=target.ref.task_id,  # an imported checkpoint names another task
-            status=status,
-            data=saved.data,
-            last_updated=iso(self._targets.store.now()),
-        )
+        # Checked like one of a caller: an imported checkpoint may have been written by anybody.
+        fields = {"status": status, "data": saved.data}
+        state = check_state(fields, target.ref.task_id, self._targets.store.now())
         return state, 1 if present is None else present.version + 1
 
     async def _record_restore(
         self,
         target: CheckpointTarget,
-        manifest: Manifest,
+        plan: "_Plan",
         restoration: Restoration,
         state: tuple[TaskState, int] | None,
     ) -> None:
+        manifest = plan.manifest
         data = {"checkpointId": manifest.id, "description": manifest.description}
         fact = new_fact(
             "task_restored",
             self._targets.store.now(),
-            data=data,
+            "info" if plan.answer.problem is None else "warn",
+            data={**data, **restored_json(plan.answer)},
             checkpoint=manifest.id,
             restoration=restoration,
         )
@@ -142,12 +186,8 @@ class Restores:
                 await self._targets.commit(target, [fact], state=state)
             except VersionMoved:  # a caller saved a state meanwhile
                 state = await self._restored_state(target, manifest)
-                continue
-            except BaseException:
-                with suppress(OSError):
-                    await to_thread.run_sync(remove_tree, target.folder / restoration.folder)
-                raise
-            return
+            else:
+                return
 
     async def recover(self, stream: str) -> None:
         """Finish or undo the restores that a process left behind when it died.
@@ -156,26 +196,46 @@ class Restores:
         may be the one that it builds. Raises Refused if the files cannot be changed.
         """
         folder = self._targets.mirror.place.folder(stream)
+        trees, manifests = self._targets.trees(folder), ManifestFolder(folder)
+        if not await to_thread.run_sync(lambda: trees.left() or manifests.has_left_files()):
+            return
         try:
-            if await to_thread.run_sync(_left_trees, folder):
-                await self._recover(stream, folder)
+            with folder_lock(folder / CHECKPOINTS, 0):
+                await self._finish_left(stream, folder)
+                await self._checkpoints.collect(stream, manifests)
         except OSError as error:
             raise cannot_write(folder, error) from error
 
-    async def _recover(self, stream: str, folder: Path) -> None:
-        with folder_lock(folder / CHECKPOINTS, 0):
-            content = await self._targets.mirror.content(stream)
-            decided = {
-                item.fact.restoration.folder: item.fact.restoration.inode
-                for item in content.facts
-                if item.fact.restoration is not None
-            }
-            for name in await to_thread.run_sync(_left_trees, folder):
-                await to_thread.run_sync(_finish, folder, name, decided.get(name))
+    async def _finish_left(self, stream: str, folder: Path) -> None:
+        """Finish or undo earlier restores, while the caller excludes others. Raises Refused."""
+        trees = self._targets.trees(folder)
+        names = await to_thread.run_sync(trees.left)
+        if not names:
+            return
+        content = await self._targets.mirror.content(stream)
+        restorations = [item.fact.restoration for item in content.facts]
+        decided = {item.folder: item for item in restorations if item is not None}
+        try:
+            for name in names:
+                await to_thread.run_sync(trees.finish, name, trees.decided(name, decided))
+        except OSError as error:
+            raise cannot_write(folder, error) from error
 
 
-def _left_trees(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob(f"{_RESTORE}*")] if folder.is_dir() else []
+class _Plan(NamedTuple):
+    """A restore that is about to be carried out."""
+
+    path: Path  # of the new tree
+    manifest: Manifest
+    answer: RestoredTask
+
+
+def _needs_whole_restore(error: Refused) -> Refused:
+    return Refused(
+        f"parts of a checkpoint are restored into a copy of the workspace: {error.message}",
+        code=error.code,
+        hint="restore the whole checkpoint, without paths: it moves the workspace aside",
+    )
 
 
 async def _finished(work: Coroutine[Any, Any, None]) -> None:
@@ -191,37 +251,6 @@ async def _finished(work: Coroutine[Any, Any, None]) -> None:
     if cancellation is not None:
         raise cancellation from (None if task.cancelled() else task.exception())
     task.result()
-
-
-def _swap(folder: Path, name: str) -> None:
-    """Put a new tree in the place of the workspace, and remove the old one. Raises Refused."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if not exchange(fd, name, WORKSPACE):
-                old = f"{name}-old"
-                os.rename(WORKSPACE, old, src_dir_fd=fd, dst_dir_fd=fd)
-                os.rename(name, WORKSPACE, src_dir_fd=fd, dst_dir_fd=fd)
-                os.rename(old, name, src_dir_fd=fd, dst_dir_fd=fd)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        remove_tree(folder / name)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-
-
-def _finish(folder: Path, name: str, inode: int | None) -> None:
-    """Swap a tree in if its restore was decided and it is not there yet; remove what is left."""
-    workspace, left = folder / WORKSPACE, folder / name
-    with suppress(FileNotFoundError):
-        is_new_tree = inode is not None and left.stat().st_ino == inode
-        if is_new_tree and workspace.exists():
-            _swap(folder, name)
-        elif is_new_tree or not workspace.exists():
-            left.rename(workspace)
-        else:
-            remove_tree(left)
 
 
 def check_paths(paths: Any) -> list[bytes]:
@@ -245,7 +274,10 @@ def _is_name(path: Any) -> bool:
 
 def _check_present(target: CheckpointTarget, manifest: Manifest, paths: Sequence[bytes]) -> None:
     """Check, before anything is written, that something is at each path. Raises Refused."""
-    root = os.open(target.folder / WORKSPACE, FOLDER)
+    try:
+        root = os.open(target.folder / WORKSPACE, FOLDER)
+    except OSError as error:
+        raise _needs_whole_restore(cannot_read(b".")) from error
     held = manifest.paths()
     try:
         for path in paths:

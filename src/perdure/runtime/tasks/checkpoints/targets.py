@@ -17,6 +17,7 @@ from perdure.core.tasks.record import TaskRecord
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Conflict, NotFound, Refused
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
+from perdure.runtime.tasks.checkpoints.trees import WorkspaceTrees
 from perdure.runtime.tasks.entries import find_task, live_stream, missing_task
 from perdure.runtime.tasks.files.folder_lock import FolderLocked, folder_lock
 from perdure.runtime.tasks.files.mirror import TaskMirror
@@ -87,6 +88,10 @@ class CheckpointTargets:
         folder = self.mirror.place.folder(stream)
         return CheckpointTarget(ref, stream, row, folder, ManifestFolder(folder))
 
+    def trees(self, folder: Path) -> WorkspaceTrees:
+        """Return the trees in the folder of a task."""
+        return WorkspaceTrees(folder, self.mirror.discard)
+
     @asynccontextmanager
     async def exclusive(self, target: CheckpointTarget) -> AsyncIterator[None]:
         """Let one caller at a time change the checkpoints of a task, in any process here."""
@@ -130,8 +135,9 @@ class CheckpointTargets:
         if not await self._settle(target.stream):
             raise command_runs(target.ref.task_id)
 
-    async def entries(self, target: CheckpointTarget) -> Sequence[CheckpointRecord]:
-        entries = await self.store.entries_of(target.stream)
+    async def entries_of(self, stream: str) -> Sequence[CheckpointRecord]:
+        """Return the checkpoints of a task, newest first."""
+        entries = await self.store.entries_of(stream)
         kept = sorted((e for e in entries if e.kind == record.CHECKPOINT), key=lambda e: e.key)
         return [msgspec.json.decode(entry.data, type=CheckpointRecord) for entry in kept]
 

@@ -14,13 +14,13 @@ from perdure.core.tasks.manifest import Manifest
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.tasks.checkpoints.archive import read_archive, write_archive
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
 from perdure.runtime.tasks.checkpoints.targets import (
     CheckpointRecord,
     CheckpointTarget,
     CheckpointTargets,
 )
-from perdure.runtime.tasks.checkpoints.workspace import CheckpointLimits
 from perdure.runtime.tasks.files.place import cannot_write, make_workspace
 from perdure.runtime.tasks.values import TaskRef, invalid
 from perdure.store.shared.private_files import FILE
@@ -84,14 +84,14 @@ class CheckpointTransfer:
     async def import_file(self, ref: TaskRef, file: IO[bytes]) -> CheckpointRecord:
         """Add the checkpoint in an open file. Raises Refused; then nothing was added."""
         target = await self._targets.find(ref)
-        async with self._targets.exclusive(target):
-            entries = await self._targets.entries(target)
+        marked = self._targets.mirror.marked(target.stream)
+        async with self._targets.exclusive(target), marked:
+            entries = await self._targets.entries_of(target.stream)
             at = max(self._targets.store.now(), entries[0].at + 1 if entries else 0)
             try:
                 manifest, digest = await to_thread.run_sync(self._read_archive, target, file, at)
             except PerdureError:
-                kept = {entry.id for entry in entries}
-                await to_thread.run_sync(target.manifests.collect, kept)
+                await self._checkpoints.collect(target.stream, target.manifests)
                 raise
             checkpoint = CheckpointRecord.of(manifest, digest)
             await self._checkpoints.record_new(target, checkpoint)

@@ -3,15 +3,14 @@
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from perdure.core.tasks.manifest import (
-    MAX_DEPTH,
     MODE_BITS,
     FileEntry,
     Manifest,
@@ -19,25 +18,15 @@ from perdure.core.tasks.manifest import (
     shown_path,
 )
 from perdure.errors import Refused
-from perdure.runtime.tasks.checkpoints.objects import ObjectStore, check_size
+from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits, FreeSpace, TreeBudget
+from perdure.runtime.tasks.checkpoints.objects import ObjectStore
 from perdure.runtime.tasks.checkpoints.paths import FOLDER, open_folder_beneath, open_regular
 from perdure.runtime.tasks.files.removal import remove_tree
 
-MAX_FILES: Final = 200_000
-MAX_BYTES: Final = 10 * 2**30
 # A file that changes within the tick of the file system's clock has the same instants as before.
 _TICK_NS: Final = 20_000_000
 _KIND_AND_MODE: Final = 0o170000 | MODE_BITS
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointLimits:
-    """Limits of one checkpoint: a workspace may be hostile, or simply large."""
-
-    files: int = MAX_FILES
-    size: int = MAX_BYTES
-    depth: int = MAX_DEPTH
 
 
 class WalkedTree(NamedTuple):
@@ -67,7 +56,7 @@ class _Walk:
     ) -> None:
         self._objects = objects
         self._limits = limits
-        self._left = limits.size
+        self._budget = TreeBudget("the workspace", limits)
         self._entries: list[FileEntry] = []
         self._skipped: list[str] = []
         self._device = 0
@@ -75,7 +64,10 @@ class _Walk:
 
     def run(self, root: Path) -> WalkedTree:
         started = time.time_ns()
-        fd = os.open(root, FOLDER)
+        try:
+            fd = os.open(root, FOLDER)
+        except PermissionError as error:
+            raise cannot_read(b".") from error
         self._device = os.fstat(fd).st_dev
         folders: list[tuple[int, bytes, Iterator[bytes]]] = [(fd, b"", self._names(fd))]
         try:
@@ -94,11 +86,11 @@ class _Walk:
 
     def _names(self, folder: int) -> Iterator[bytes]:
         """Yield the names in a folder, in order; one with too many is never read to its end."""
-        left = self._limits.files - len(self._entries)
+        left = self._budget.files_left
         with os.scandir(folder) as items:
             names = [item.name for item in islice(items, left + 1)]
         if len(names) > left:
-            raise self._too_many()
+            raise self._budget.too_many()
         # A descriptor gives names as text in which surrogates stand for bytes that are not UTF-8.
         # No name has a zero byte, so all of them are encoded at once.
         if names:
@@ -120,7 +112,7 @@ class _Walk:
             except FileNotFoundError:
                 continue  # a program removed it while we looked
             except PermissionError as error:
-                raise _unreadable(path) from error
+                raise cannot_read(path) from error
             if inner is not None:
                 return inner, path
         return None
@@ -141,13 +133,13 @@ class _Walk:
 
     def _add_file(self, folder: int, path: bytes, name: bytes, status: os.stat_result) -> bool:
         """Add a regular file; False if it is not one any more."""
-        check_size(status.st_size, self._left)
+        self._budget.check(status.st_size)
         opened = open_regular(folder, name)
         if opened is None:
             return False
         fd, status = opened
         try:
-            digest, size = self._objects.put_file(fd, self._left)
+            digest, size = self._objects.put_file(fd, self._budget.file_left)
         finally:
             os.close(fd)
         self._add(
@@ -166,19 +158,8 @@ class _Walk:
         )
 
     def _add(self, entry: FileEntry) -> None:
-        if len(self._entries) >= self._limits.files:
-            raise self._too_many()
-        if entry.size > self._left:
-            check_size(entry.size, self._left)
-        self._left -= entry.size
+        self._budget.add(entry.size)
         self._entries.append(entry)
-
-    def _too_many(self) -> Refused:
-        return Refused(
-            f"the workspace has more than {self._limits.files:,} files",
-            code="CHECKPOINT_TOO_LARGE",
-            hint="remove files from the workspace",
-        )
 
     def _check_depth(self, path: bytes, inner: int) -> None:
         if path.count(b"/") + 1 >= self._limits.depth:
@@ -200,7 +181,8 @@ def _trusted(previous: Manifest) -> dict[bytes, FileEntry]:
     }
 
 
-def _unreadable(path: bytes) -> Refused:
+def cannot_read(path: bytes) -> Refused:
+    """Return the error for a part of a workspace that this user may not read."""
     return Refused(
         f"{shown_path(path)!a} in the workspace cannot be read",
         code="CHECKPOINT_FAILED",
@@ -220,19 +202,16 @@ def build(
 ) -> None:
     """Create a folder with these entries, each verified. Raises Refused, Corrupt, OSError.
 
-    If that fails, nothing is left of it.
+    The sizes of the objects count, not those of the entries, which anybody may have written. If
+    something fails, nothing is left of the folder.
     """
-    if len(entries) > limits.files:
-        raise Refused(
-            f"the checkpoint has more than {limits.files:,} files",
-            code="CHECKPOINT_TOO_LARGE",
-            hint="restore parts of it, with paths",
-        )
+    space = FreeSpace(folder.parent)
+    check_tree("the checkpoint", entries, objects.size, limits, space)
     folder.mkdir(0o700)
     try:
         root = os.open(folder, FOLDER)
         try:
-            _build(root, entries, objects)
+            _Build(root, objects, space).run(entries)
         finally:
             os.close(root)
     except BaseException:
@@ -241,35 +220,57 @@ def build(
         raise
 
 
-def _build(root: int, entries: Sequence[FileEntry], objects: ObjectStore) -> None:
-    parent_path, parent = b"", os.dup(root)
-    try:
-        for item in entries:
-            path, _, name = item.path.rpartition(b"/")
-            if path != parent_path:
+def check_tree(
+    subject: str,
+    entries: Sequence[FileEntry],
+    size_of: Callable[[str], int],
+    limits: CheckpointLimits,
+    space: FreeSpace,
+) -> None:
+    """Check the size of a tree before it is written. Raises Refused CHECKPOINT_TOO_LARGE."""
+    budget = TreeBudget(subject, limits)
+    cached_size = lru_cache(maxsize=None)(size_of)
+    sizes = [cached_size(item.sha256) if item.type == "file" else 0 for item in entries]
+    for size in sizes:
+        budget.add(size)
+    space.check_all(sizes)
+
+
+class _Build:
+    def __init__(self, root: int, objects: ObjectStore, space: FreeSpace) -> None:
+        self._root = root
+        self._objects = objects
+        self._space = space
+
+    def run(self, entries: Sequence[FileEntry]) -> None:
+        parent_path, parent = b"", os.dup(self._root)
+        try:
+            for item in entries:
+                path, _, name = item.path.rpartition(b"/")
+                if path != parent_path:
+                    os.close(parent)
+                    parent = -1
+                    parent = open_folder_beneath(self._root, path)
+                    parent_path = path
+                self._create(parent, name, item)
+        finally:
+            if parent >= 0:
                 os.close(parent)
-                parent = -1
-                parent = open_folder_beneath(root, path)
-                parent_path = path
-            _build_entry(parent, name, item, objects)
-    finally:
-        if parent >= 0:
-            os.close(parent)
-    for item in reversed(entries):  # a folder without write permission gets it last
+        for item in reversed(entries):  # a folder without write permission gets it last
+            if item.type == "dir":
+                fd = open_folder_beneath(self._root, item.path)
+                os.fchmod(fd, item.mode)
+                os.close(fd)
+
+    def _create(self, folder: int, name: bytes, item: FileEntry) -> None:
         if item.type == "dir":
-            fd = open_folder_beneath(root, item.path)
-            os.fchmod(fd, item.mode)
-            os.close(fd)
-
-
-def _build_entry(folder: int, name: bytes, item: FileEntry, objects: ObjectStore) -> None:
-    if item.type == "dir":
-        os.mkdir(name, 0o700, dir_fd=folder)
-    elif item.type == "link":
-        os.symlink(item.link_target, name, dir_fd=folder)
-    else:
-        fd = os.open(name, _CREATE, 0o600, dir_fd=folder)
-        with os.fdopen(fd, "wb") as file:
-            for piece in objects.pieces(item.sha256):
-                file.write(piece)
-            os.fchmod(fd, item.mode)
+            os.mkdir(name, 0o700, dir_fd=folder)
+        elif item.type == "link":
+            os.symlink(item.link_target, name, dir_fd=folder)
+        else:
+            fd = os.open(name, _CREATE, 0o600, dir_fd=folder)
+            with os.fdopen(fd, "wb") as file:
+                for piece in self._objects.pieces(item.sha256):
+                    self._space.spend(len(piece))
+                    file.write(piece)
+                os.fchmod(fd, item.mode)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import stat
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -35,6 +36,7 @@ from perdure.runtime.tasks.files.layer_files import (
 from perdure.runtime.tasks.files.place import (
     CHECKPOINTS,
     DIRTY,
+    REPLACED,
     TRASH,
     TaskPlace,
     cannot_write,
@@ -126,6 +128,10 @@ class TaskMirror:
             self._end(stream)
             raise
         self._end(stream)
+
+    def leave_mark(self, stream: str) -> None:
+        """Keep the mark of a write that has not ended, for the next start."""
+        self._writers[stream] += 1
 
     async def _begin(self, stream: str) -> None:
         self._writers[stream] += 1
@@ -311,11 +317,26 @@ class TaskMirror:
         """Remove the folder of a task: at once for readers, then file by file."""
         self._cache.pop(stream, None)
         folder = self.place.folder(stream)
-        trash = self._root / TRASH
         with suppress(FileNotFoundError):
-            folder.lstat()
+            self.discard(folder)
+        self.empty_trash()
+
+    def discard(self, path: Path) -> None:
+        """Remove a file or tree: at once for readers, then as far as possible, else at a start.
+
+        Raises OSError if it cannot even be moved to the trash.
+        """
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
+            path.chmod(0o700)  # a folder whose owner may not write it cannot move
+        trash = self._root / TRASH
+        while True:
             make_folder(trash)
-            folder.rename(trash / f"{folder.name[:100]}{_MARK}{secret_id('x')[2:12]}")
+            try:
+                path.rename(trash / f"{path.name[:100]}{_MARK}{secret_id('x')[2:12]}")
+                break
+            except FileNotFoundError:  # another process has emptied the trash and removed it
+                path.lstat()
         self.empty_trash()
 
     def remove_layers(self, stream: str) -> None:
@@ -327,6 +348,8 @@ class TaskMirror:
                 (folder / name).unlink(missing_ok=True)
             if (folder / CHECKPOINTS).is_dir():
                 remove_tree(folder / CHECKPOINTS)
+            for path in folder.glob(f"{REPLACED}-*"):
+                self.discard(path)
 
     def empty_trash(self) -> None:
         """Remove what earlier removals have left."""

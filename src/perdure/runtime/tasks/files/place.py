@@ -26,6 +26,7 @@ CHECKPOINTS: Final = "checkpoints"
 EXECUTIONS: Final = "executions"
 # Of the folders above a workspace: root runs commands as another user, who must get through.
 PASSAGE: Final = 0o711 if os.geteuid() == 0 else FOLDER
+REPLACED: Final = "replaced"  # begins the names of trees that a restore has moved aside
 _LONGEST: Final = 180  # bytes of a folder's name; marks append to it
 
 

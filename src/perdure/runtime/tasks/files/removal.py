@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Final
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path) -> None:
     """Remove a folder with everything in it. Raises OSError.
 
     A workspace may be nested deeper than a path or a stack can be long, so every inner folder is
-    first moved up to the top one, which keeps the depth at two.
+    first moved up to the top one, which keeps the depth at two. A folder that its owner has closed
+    also to itself is opened.
     """
+    _make_usable(path)
     top = os.open(path, _FOLDER)
     try:
         names = count()
@@ -46,10 +49,21 @@ def _remove_files(folder: int) -> list[bytes]:
         name = os.fsencode(text)
         with suppress(FileNotFoundError):  # another process removes it too
             if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                _make_usable(name, folder)
                 folders.append(name)
             else:
                 os.unlink(name, dir_fd=folder)
     return folders
+
+
+def _make_usable(path: Path | bytes, folder: int | None = None) -> None:
+    """Let the owner of a folder list, change and move it. Raises OSError."""
+    fd = os.open(path, _LOOK, dir_fd=folder)
+    try:
+        if os.fstat(fd).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101 - by descriptor, never by a link
+    finally:
+        os.close(fd)
 
 
 def _open_folder(top: int, name: bytes) -> int | None:
@@ -57,9 +71,6 @@ def _open_folder(top: int, name: bytes) -> int | None:
         return os.open(name, _FOLDER, dir_fd=top)
     except FileNotFoundError:
         return None
-    except PermissionError:  # its owner took the permission away, also from itself
-        os.chmod(name, 0o700, dir_fd=top)
-        return os.open(name, _FOLDER, dir_fd=top)
 
 
 def _unused(top: int, names: "count[int]") -> bytes:

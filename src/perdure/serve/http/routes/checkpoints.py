@@ -16,7 +16,7 @@ from perdure.serve.http.responses import (
     request_body,
     responses,
 )
-from perdure.serve.http.schemas import BOOLEAN, INTEGER, OBJECT, TEXT
+from perdure.serve.http.schemas import BOOLEAN, INTEGER, NULLABLE_TEXT, OBJECT, TEXT
 
 router = APIRouter(tags=["tasks"])
 
@@ -27,6 +27,15 @@ _LIST: Final = object_schema(
     ("taskId", "checkpoints"), taskId=TEXT, checkpoints={"type": "array", "items": OBJECT}
 )
 _DONE: Final = object_schema(("success", "taskId"), success=BOOLEAN, taskId=TEXT)
+_RESTORED: Final = object_schema(
+    ("success", "taskId", "checkpointId", "savedAs"),
+    success=BOOLEAN,
+    taskId=TEXT,
+    checkpointId=TEXT,
+    savedAs=NULLABLE_TEXT,
+    keptAs=TEXT,
+    problem=TEXT,
+)
 _TAKEN: Final = object_schema(
     ("success", "taskId", "checkpointId", "files", "bytes"),
     success=BOOLEAN,
@@ -133,11 +142,15 @@ async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 @router.post(
     "/tasks/{task_id}/checkpoints/{checkpoint_id}/restore",
-    responses=responses({200: _DONE}, 404, 409),
+    responses=responses({200: _RESTORED}, 404, 409),
     openapi_extra=request_body(RestoreBody, optional=True),
 )
 async def restore_task_checkpoint(scope: Operates, task_id: Id, checkpoint_id: Id) -> Response:
-    """Put the state and workspace of a checkpoint back; the present ones are saved first."""
+    """Put the state and workspace of a checkpoint back; the present ones are saved first.
+
+    If they cannot be saved, `savedAs` is null, `problem` says why, and `keptAs` is the folder of
+    the task that the workspace was moved to.
+    """
     body = await scope.read_body(RestoreBody, empty=RestoreBody())
     return json_response(await scope.tasks.restore(task_id, checkpoint_id, body.paths))
 
@@ -168,5 +181,8 @@ async def verify_task_checkpoint(scope: Reads, task_id: Id, checkpoint_id: Id) -
     "/tasks/{task_id}/checkpoints/{checkpoint_id}", responses=responses({200: _DONE}, 404)
 )
 async def delete_task_checkpoint(scope: Administers, task_id: Id, checkpoint_id: Id) -> Response:
-    """Delete a checkpoint, and the objects that no other one needs."""
+    """Delete a checkpoint, and the objects that no other one needs.
+
+    The id `replaced` deletes the workspace that a restore could not save, and has kept.
+    """
     return json_response(await scope.tasks.delete_checkpoint(task_id, checkpoint_id))
