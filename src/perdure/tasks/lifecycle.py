@@ -13,6 +13,7 @@ from perdure.runtime.tasks.executions.requests import (
     CommandRequest,
     ExecutionResult,
     check_request,
+    duration_argument,
     execution_result,
 )
 from perdure.runtime.tasks.lifecycle import Lifecycle
@@ -119,7 +120,7 @@ class TaskLifecycle:
 
         It waits up to `wait` for the end of another command. At its `timeout` the command is
         stopped, with everything it has started; the result then has exit code 124. Raises
-        NotFound, Conflict, Refused EXECUTION_FAILED, SandboxUnavailable; cancelling it stops the
+        NotFound, Conflict, Refused INVALID_REQUEST, SandboxUnavailable; cancelling it stops the
         command.
         """
         ref = task_ref(self._rt, task_id)
@@ -146,7 +147,9 @@ class TaskLifecycle:
 
     def _request(self, command: str, timeout: Duration, wait: Duration) -> CommandRequest:
         longest_ms = self._tasks.sandbox.options.max_timeout_ms
-        return check_request(command, _plain(timeout), longest_ms, wait=_plain(wait))
+        timeout_ms = duration_argument(_plain(timeout), "timeout")
+        wait_ms = duration_argument(_plain(wait), "wait")
+        return check_request(command, timeout_ms, longest_ms, wait_ms=wait_ms)
 
     async def read_file(self, task_id: str, path: str) -> bytes:
         """Return a file of the workspace, never through a link. Raises NotFound, Refused."""

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from tests.support.mcp_client import RawClient
+from tests.support.mcp_client import RawClient, connected, error_code, fields
 
 from perdure import Agent, Principal, Runtime, asgi, tool
 from perdure.app import service_of
@@ -501,6 +501,36 @@ async def test_the_raw_form_says_at_once_for_whom_an_agent_waits(http: MakeHttp)
     with anyio.fail_after(WAIT_S):  # less than it may block
         value = await call("background_output", task_id=launched["task_id"], block=True)
     assert (value["status"], value["waitingFor"][0]["tool"]) == ("running", "pay")
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"command": " "}, "the command is empty"),
+        ({"timeout": 0}, "timeout is 0 ms, and must be above 0 and at most 3600000 ms (1h)"),
+        ({"timeout": -1}, "timeout is -1 ms"),
+        ({"timeout": 10**10}, "timeout is 10000000000 ms"),
+        ({"timeout": 10**400}, "timeout must be a number of milliseconds"),
+    ],
+)
+async def test_a_bad_command_or_timeout_is_an_invalid_request_on_every_surface(
+    rt: Runtime, http: MakeHttp, change: dict[str, Any], text: str
+) -> None:
+    """S3.13: in the unit that the caller used."""
+    args = {"command": "true", **change}
+    async with connected(rt) as client:
+        await client.call_tool("create_task_sandbox", {"name": "x", "taskId": "t"})
+        by_tool = await client.call_tool("execute_in_task", {"taskId": "t", **args})
+        params = {"name": "execute_in_task", "arguments": {"taskId": "t", **args}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        raw = await http().post("/mcp/compat", json=body)
+        plain = await http().post("/tasks/t/exec", json=args)
+    assert error_code(by_tool) == "INVALID_REQUEST"
+    assert text in fields(by_tool)["error"]["message"]
+    assert (raw.status_code, raw.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert text in raw.json()["error"]["message"]
+    assert (plain.status_code, plain.json()["code"]) == (400, "INVALID_REQUEST"), plain.text
+    assert text in plain.json()["error"]
 
 
 @pytest.mark.parametrize("number", ["x", 7, 1.5, None])

@@ -13,7 +13,7 @@ from perdure.runtime.tasks.executions.requests import (
     CommandRequest,
     check_request,
     execution_json,
-    refused_command,
+    ms_argument,
     result_json,
 )
 from perdure.runtime.tasks.service import Tasks
@@ -57,9 +57,9 @@ class ExecutionVerbs:
     def _request(self, command: Any, options: Mapping[str, Any]) -> CommandRequest:
         return check_request(
             command,
-            _seconds(options.get("timeout"), TIMEOUT_S, "timeout"),
+            ms_argument(options.get("timeout"), TIMEOUT_S, "timeout"),
             self._tasks.sandbox.options.max_timeout_ms,
-            wait=_seconds(options.get("wait"), WAIT_S, "wait"),
+            wait_ms=ms_argument(options.get("wait"), WAIT_S, "wait"),
             by=check_id(options["by"], "name") if options.get("by") else "",
         )
 
@@ -136,11 +136,3 @@ class ExecutionVerbs:
                 else:
                     yield {"type": "output", "channel": text.channel, "text": text.text}
         yield {"type": "finished", "execution": await self.get(task_id, execution_id)}
-
-
-def _seconds(value: Any, default_s: float, name: str) -> float:
-    if value is None:
-        return default_s
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refused_command(f"{name} must be a number of milliseconds")
-    return value / 1000

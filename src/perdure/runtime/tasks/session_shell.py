@@ -10,7 +10,7 @@ from perdure.core.tasks.record import TaskRecord
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.ids import hashed_id
 from perdure.runtime.records.entries import session_not_found
-from perdure.runtime.tasks.executions.requests import check_request
+from perdure.runtime.tasks.executions.requests import check_request, duration_argument
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import TaskRef, check_task_id
 
@@ -30,7 +30,8 @@ class SessionShell:
     ) -> str:
         """Run a command in the session's task and return the text for the model."""
         tasks = self._tasks()
-        request = check_request(command, timeout_s, tasks.sandbox.options.max_timeout_ms, by=agent)
+        timeout_ms = duration_argument(timeout_s, "timeout")
+        request = check_request(command, timeout_ms, tasks.sandbox.options.max_timeout_ms, by=agent)
         ref = TaskRef(tenant, session_task_id(session_id))
         await self._start_task(tasks, ref, session_id, agent)
         if await tasks.store.get("session", index.session_key(tenant, session_id)) is None:

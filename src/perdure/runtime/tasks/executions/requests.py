@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perdure.core.durations import duration_ms, format_ms
+from perdure.core.durations import MAX_MS, duration_ms, format_ms
 from perdure.core.tasks.executions import ExecutionFact, ExecutionRecord
 from perdure.errors import Refused
 from perdure.runtime.tasks.values import iso
@@ -25,44 +25,59 @@ class CommandRequest:
 
 
 def check_request(
-    command: Any, timeout: Any, longest_ms: int, *, wait: Any = WAIT_S, by: str = ""
+    command: Any,
+    timeout_ms: float,
+    longest_ms: int,
+    *,
+    wait_ms: float = WAIT_S * 1000,
+    by: str = "",
 ) -> CommandRequest:
-    """Return a valid request; durations are seconds or text. Raises Refused EXECUTION_FAILED."""
+    """Return a valid request. Raises Refused INVALID_REQUEST."""
     if not isinstance(command, str) or not command.strip():
-        raise refused_command("the command is empty", "pass a command line for sh")
+        raise _invalid("the command is empty", "pass a command line for sh")
     try:
         size = len(command.encode())
     except UnicodeEncodeError:
-        raise refused_command(
-            "the command has a lone surrogate, which is not a character"
-        ) from None
+        raise _invalid("the command has a lone surrogate, which is not a character") from None
     if "\0" in command:
-        raise refused_command("the command has a NUL character", "write it to a file first")
+        raise _invalid("the command has a NUL character", "write it to a file first")
     if size > MAX_COMMAND_BYTES:
-        raise refused_command(
+        raise _invalid(
             f"the command takes {size:,} bytes, and {MAX_COMMAND_BYTES:,} are allowed",
             "write it to a file of the workspace, and run that",
         )
-    limit = _duration(timeout, "timeout")
-    if not 0 < limit <= longest_ms:
-        raise refused_command(
-            f"the timeout is {format_ms(limit)}, and must be above 0 and at most "
-            f"{format_ms(longest_ms)}",
+    if not 0 < timeout_ms <= longest_ms:
+        raise _invalid(
+            f"timeout is {timeout_ms} ms, and must be above 0 and at most {longest_ms} ms "
+            f"({format_ms(longest_ms)})",
             "the operator sets the longest one: tasks.limits.timeout",
         )
-    return CommandRequest(command, limit, _duration(wait, "wait"), by)
+    if not 0 <= wait_ms <= MAX_MS:
+        raise _invalid(f"wait is {wait_ms} ms, and must be 0 or above")
+    return CommandRequest(command, max(1, round(timeout_ms)), round(wait_ms), by)
 
 
-def _duration(value: Any, name: str) -> int:
+def duration_argument(value: Any, name: str) -> int:
+    """Return the ms of a duration that a caller writes as seconds or text. Raises Refused."""
     try:
         return duration_ms(value)
     except Refused as error:
-        raise refused_command(f"{name}: {error.message}", error.hint) from error
+        raise _invalid(f"{name}: {error.message}", error.hint) from error
 
 
-def refused_command(text: str, hint: str | None = None) -> Refused:
-    """Return the error for a command that is not valid."""
-    return Refused(text, code="EXECUTION_FAILED", hint=hint)
+def ms_argument(value: Any, default_s: float, name: str) -> float:
+    """Return a number of ms as JSON has it. Raises Refused INVALID_REQUEST."""
+    if value is None:
+        return default_s * 1000
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _invalid(f"{name} must be a number of milliseconds")
+    if not -MAX_MS <= value <= MAX_MS:  # also refuses NaN
+        raise _invalid(f"{name} must be a number of milliseconds, of at most a hundred years")
+    return value
+
+
+def _invalid(text: str, hint: str | None = None) -> Refused:
+    return Refused(text, code="INVALID_REQUEST", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,12 +136,12 @@ class CommandStarts:
         if self._active.is_closing:
             raise StoreError("the runtime is closing", code="CLOSING")
         if row.status is not Status.RUNNING:
-            hint = "create another task: this one has ended"
+            remedy, hint = "", "create another task: this one has ended"
             if row.status is Status.PENDING:
+                remedy = "; attach_agent_to_task starts it"
                 hint = f"perdure tasks attach {row.id} AGENT, or the tool attach_agent_to_task"
             raise Conflict(
-                f"Cannot execute a command in task with status: {row.status}; "
-                "attach_agent_to_task starts a pending task",
+                f"Cannot execute a command in task with status: {row.status}{remedy}",
                 code="TASK_STATUS_CONFLICT",
                 hint=hint,
                 details={"status": str(row.status)},

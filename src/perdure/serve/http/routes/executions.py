@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 import anyio
 from fastapi import APIRouter, Depends, Header, Query, Response
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from perdure.runtime.tasks.executions.requests import MAX_COMMAND_BYTES
+from perdure.runtime.tasks.executions.requests import TIMEOUT_S
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.tasks.workspace_files import MAX_FILE_BYTES
 from perdure.serve.http.dependencies import Id, Operates, Reads, RequestScope
@@ -104,8 +104,8 @@ FilePath = Annotated[
 class CommandBody(Struct, forbid_unknown_fields=True):
     """Body that runs a command; `timeout` is in ms. Without `wait` the answer comes at once."""
 
-    command: Annotated[str, Meta(min_length=1, max_length=MAX_COMMAND_BYTES)]
-    timeout: Annotated[int, Meta(ge=1)] = 30_000
+    command: str
+    timeout: int | float = round(TIMEOUT_S * 1000)
     wait: bool = True
 
 
