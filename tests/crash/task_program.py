@@ -164,7 +164,7 @@ async def look_at(rt: Runtime, root: Path, task_id: str) -> dict[str, Any]:
     layers = MultiLayerPersistence(rt)
     lines, state = await layers.load_logs(task_id), await layers.load_state(task_id)
     in_log = log_file.parse_log_file((folder / "logs.jsonl").read_bytes())
-    in_file = state_file.parse_state_file((folder / "state.json").read_bytes())
+    in_file = state_file.parse_state((folder / "state.json").read_bytes())
     listed = await layers.list_checkpoints(task_id)
     problems = [item.problem or await layers.verify_checkpoint(task_id, item.id) for item in listed]
     return {

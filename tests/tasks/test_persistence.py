@@ -1,5 +1,6 @@
 """Layers of tasks: in the store, and as files."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -54,7 +55,7 @@ async def test_a_transition_moves_the_saved_state_and_keeps_its_data(
     loaded = await layers.load_state("t")
     assert loaded is not None
     assert (loaded.status, loaded.data) == ("running", {"step": 3})
-    assert state_file.parse_state_file((root / "t/state.json").read_bytes()) == loaded
+    assert state_file.parse_state((root / "t/state.json").read_bytes()) == loaded
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,10 @@ async def test_a_state_that_is_not_one_is_refused(
     """S3.40"""
     with pytest.raises(OpenCodeError) as refused:
         await layers.save_state("t", state)
-    assert refused.value.code == "INVALID_REQUEST"
+    assert (refused.value.code, refused.value.details["cause"]) == (
+        "STATE_SAVE_FAILED",
+        "INVALID_REQUEST",
+    )
     assert await layers.load_state("t") is None
 
 
@@ -95,7 +99,52 @@ async def test_an_edited_state_file_is_reported_and_neither_trusted_nor_overwrit
     assert path.read_bytes() == edited
     path.unlink()
     await layers.append_log("t", {"message": "x"})
-    assert state_file.parse_state_file(path.read_bytes()).status == "running"
+    assert state_file.parse_state(path.read_bytes()).status == "running"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n"])
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_an_empty_state_file_is_reported_and_written_again(
+    lifecycle: TaskLifecycle, layers: MultiLayerPersistence, root: Path, content: bytes
+) -> None:
+    """S3.40"""
+    await lifecycle.create_task({"name": "n", "id": "t"})
+    path = root / "t/state.json"
+    path.write_bytes(content)
+    with pytest.raises(OpenCodeError, match="it is empty") as refused:
+        await layers.load_state("t")
+    assert refused.value.code == "STATE_VALIDATION_FAILED"
+    await lifecycle.start_task("t", "a")
+    assert state_file.parse_state(path.read_bytes()).status == "running"
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_state_file_in_another_layout_is_the_same_state(
+    layers: MultiLayerPersistence, root: Path
+) -> None:
+    """S3.41"""
+    await layers.save_state("t", {"status": "x", "data": {"b": 1, "a": [2]}})
+    before = await layers.load_state("t")
+    path = root / "t/state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert await layers.load_state("t") == before
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_state_is_saved_although_its_file_cannot_be_written(
+    layers: MultiLayerPersistence, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3.40: the store has the truth."""
+    await layers.save_state("t", {"status": "x", "data": {"n": 1}})
+    (root / "t/.state.json.new").mkdir()
+    await layers.save_state("t", {"status": "x", "data": {"n": 2}})
+    assert "are out of date" in caplog.text
+    state = await layers.load_state("t")
+    assert state is not None
+    assert state.data == {"n": 2}
+    (root / "t/.state.json.new").rmdir()
+    await layers.append_log("t", {"message": "x"})
+    assert json.loads((root / "t/state.json").read_text())["data"] == {"n": 2}
 
 
 async def test_logs_need_no_state_and_get_a_timestamp(layers: MultiLayerPersistence) -> None:
@@ -363,7 +412,7 @@ async def test_a_task_of_another_machine_keeps_its_files_there(
     assert len(log_file.parse_log_file((home / "t/logs.jsonl").read_bytes())) == 1
     async with Runtime(url, clock=clock, tasks={"root": home}) as rt:
         assert len(log_file.parse_log_file((home / "t/logs.jsonl").read_bytes())) == 3
-        assert state_file.parse_state_file((home / "t/state.json").read_bytes()).status == "running"
+        assert state_file.parse_state((home / "t/state.json").read_bytes()).status == "running"
         await TaskLifecycle(rt).delete_task("t")
     assert not (home / "t").exists()
 

@@ -39,7 +39,11 @@ class MultiLayerPersistence:
         *,
         guard: LockInfo | None = None,
     ) -> None:
-        """Save the state of a task, with a checksum. Raises OpenCodeError STATE_SAVE_FAILED."""
+        """Save the state of a task, with a checksum. Raises OpenCodeError STATE_SAVE_FAILED.
+
+        The state is then in the store. If `state.json` cannot be written after that, the log of the
+        process says so, and the next change or start writes it.
+        """
         with _store_errors("STATE_SAVE_FAILED"):
             await self._tasks.layers.save_state(task_ref(self._rt, task_id), state, guard)
 
@@ -166,7 +170,7 @@ def _store_errors(code: str) -> Iterator[None]:
     except StoreError as error:
         raise with_code(error, code) from error
     except Refused as error:
-        if error.code != "FOLDER_NOT_WRITABLE":
+        if error.code not in ("FOLDER_NOT_WRITABLE", "INVALID_REQUEST"):  # such as a bad id
             raise
         raise with_code(error, code) from error
 

@@ -218,7 +218,10 @@ def test_doctor_reports_an_edited_file_and_a_damaged_checkpoint(project: Project
     state = (folder / "state.json").read_text()
     (folder / "state.json").write_text(state.replace("pending", "running"))
     assert codes() == ["TASK_FILE_EDITED"]
-    (folder / "state.json").write_text(state)
+    (folder / "state.json").write_text("")
+    assert codes() == ["TASK_FILE_EDITED"]
+    (folder / "state.json").write_text(json.dumps(json.loads(state), sort_keys=True))
+    assert codes() == []
     (folder / "logs.jsonl").write_text("notes\n")
     manifest = folder / f"checkpoints/{checkpoint}.json"
     manifest.write_bytes(manifest.read_bytes()[:-9])

@@ -1,5 +1,6 @@
 """Formats of the files of a task: any text, and back."""
 
+import json
 from typing import Any
 
 import pytest
@@ -77,18 +78,38 @@ def test_log_lines_come_back_exactly(batches: list[list[LogEntry]]) -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(status=text, data=json_objects, extra=json_objects)
-def test_a_state_comes_back_exactly_and_every_changed_byte_is_noticed(
+def test_a_state_comes_back_exactly_and_every_changed_value_is_noticed(
     status: str, data: dict[str, Any], extra: dict[str, Any]
 ) -> None:
     """S3.41"""
     state = TaskState(task_id="t", status=status, data=data, last_updated="2026-01-31T12:00:00Z")
     content = state_file.state_document(state, {"task": extra})
-    assert state_file.parse_state_file(content) == state
+    assert state_file.parse_state(content) == state
     for position in range(0, len(content), max(1, len(content) // 50)):
         changed = bytearray(content)
         changed[position] ^= 1
+        if not has_content(bytes(changed), json.loads(content)):  # 4e-324 is 5e-324, for one
+            with pytest.raises(Corrupt):
+                state_file.parse_state(bytes(changed))
+
+
+def has_content(document: bytes, content: Any) -> bool:
+    try:
+        return bool(json.loads(document) == content)
+    except ValueError:
+        return False
+
+
+def test_a_state_document_in_another_layout_or_order_is_the_same_state() -> None:
+    """S3.41: the checksum is of the content."""
+    state = TaskState(task_id="t", status="x", data={"a": [1, 2.5], "b": "ü"}, last_updated="z")
+    document = json.loads(state_file.state_document(state, {"version": [1, 1]}))
+    turned = dict(reversed(document.items()))
+    for text in (json.dumps(turned), json.dumps(document, indent=7), json.dumps(document)):
+        assert state_file.parse_state(text.encode()) == state
+    for name, value in (("status", "y"), ("data", {"a": [2.5, 1], "b": "ü"}), ("version", [1, 2])):
         with pytest.raises(Corrupt):
-            state_file.parse_state_file(bytes(changed))
+            state_file.parse_state(json.dumps({**document, name: value}).encode())
 
 
 def test_the_checksum_covers_nested_values_and_not_the_order_of_keys() -> None:

@@ -35,7 +35,12 @@ def state_document(state: TaskState, extra: Mapping[str, Any]) -> bytes:
 
 
 def parse_state(content: bytes) -> TaskState:
-    """Return the state of a document without its checksum. Raises Corrupt if that is wrong."""
+    """Return the state of a document without its checksum. Raises Corrupt if that is wrong.
+
+    The checksum is that of the content: the order of keys and the layout do not count.
+    """
+    if not content.strip():
+        raise Corrupt("it is empty")
     try:
         document = msgspec.json.decode(content, type=dict[str, Any])
         state = msgspec.convert(document, TaskState)
@@ -43,15 +48,6 @@ def parse_state(content: bytes) -> TaskState:
         raise Corrupt(f"it is not the state of a task: {error}") from error
     if document.get(CHECKSUM) != checksum(document):
         raise Corrupt("its checksum is wrong")
-    return state
-
-
-def parse_state_file(content: bytes) -> TaskState:
-    """Return the state of `state.json`. Raises Corrupt if any byte of it was changed."""
-    state = parse_state(content)
-    document = msgspec.json.decode(content)
-    if _formatted(document) != content:
-        raise Corrupt("it is not as it was written")
     return state
 
 

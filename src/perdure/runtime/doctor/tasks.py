@@ -112,7 +112,7 @@ def _edited_files(folder: Path, content: TaskContent) -> Iterator[CheckResult]:
             present = path.read_bytes()
         except OSError:
             continue  # it is written with the next change
-        if present and present != data and not _is_behind(name, present, data):
+        if not _is_as_written(name, present, data):
             yield CheckResult(
                 "finding",
                 "TASK_FILE_EDITED",
@@ -121,6 +121,13 @@ def _edited_files(folder: Path, content: TaskContent) -> Iterator[CheckResult]:
             )
 
 
-def _is_behind(name: str, present: bytes, expected: bytes) -> bool:
-    """Return True if a crash left a file without its end; a state is always whole."""
-    return name != STATE and expected.startswith(present)
+def _is_as_written(name: str, present: bytes, expected: bytes) -> bool:
+    """Return True for the same content. A crash may leave a file that grows without its end."""
+    if name != STATE:
+        return expected.startswith(present)
+    if not expected:
+        return not present
+    try:
+        return bool(msgspec.json.decode(present) == msgspec.json.decode(expected))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False

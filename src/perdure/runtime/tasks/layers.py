@@ -62,8 +62,9 @@ class Layers:
     async def load_state(self, ref: TaskRef) -> TaskState | None:
         """Return the state; None if the task does not exist. Raises Corrupt.
 
-        Without a saved state it is the one that follows from the task's row. A `state.json` with a
-        wrong checksum is an error too: somebody edited it, and expects that to have an effect.
+        Without a saved state it is the one that follows from the task's row. A `state.json` that is
+        empty, or has another content than its checksum says, is an error too: somebody edited it,
+        and expects that to have an effect.
         """
         entry = await find_task(self._store, ref)
         stored = await self._store.get(record.STATE, record.task_key(ref.tenant, ref.task_id))
@@ -98,8 +99,7 @@ class Layers:
                 hint="make it readable for this user",
             ) from error
         try:
-            if content:  # a power loss leaves an empty file, which the next write replaces
-                state_file.parse_state_file(content)
+            state_file.parse_state(content)
         except Corrupt as error:
             raise Corrupt(
                 f"{path} was changed: {error.message}",

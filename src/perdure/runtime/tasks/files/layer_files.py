@@ -175,7 +175,7 @@ def write_state(folder: Path, content: bytes, stamp: Stamp) -> None:
         present = path.read_bytes()
     except FileNotFoundError:
         present = b""
-    if present:
+    if present.strip():  # an empty one is of nobody: a power loss may leave it
         present_stamp = state_stamp(present)
         if present_stamp.row > stamp.row or present_stamp.state > stamp.state:
             return
@@ -195,7 +195,7 @@ class _Versioned(msgspec.Struct):
 def state_stamp(content: bytes) -> Stamp:
     """Return the versions that a `state.json` was written from. Raises EditedFile."""
     try:
-        state_file.parse_state_file(content)
+        state_file.parse_state(content)
         return Stamp(*msgspec.json.decode(content, type=_Versioned).version)
     except (Corrupt, msgspec.MsgspecError) as error:
         raise EditedFile from error

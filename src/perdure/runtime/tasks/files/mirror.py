@@ -197,9 +197,10 @@ class TaskMirror:
         except (NoStream, Gone):
             await to_thread.run_sync(self.remove_folder, stream)
         except (OSError, PerdureError) as error:
+            self._cache.pop(stream, None)  # the next change has to look at all of them
             text = error.strerror if isinstance(error, OSError) else error
             logger.warning(
-                "the files in %s are out of date: %s; they are written at the next start",
+                "the files in %s are out of date: %s; the next change or start writes them",
                 folder,
                 text or error,
             )
