@@ -35,7 +35,9 @@ CREATE INDEX IF NOT EXISTS by_time ON task(created DESC);
 """
 ABOUT = """Locks, rows, layers and checkpoints of tasks, each beside the least that does the same:
 a dict, a bare `sqlite3` table with the same indexes, a synced write, `cp -a`, `git add`. The column
-*seed* has the figures of the documented system, measured without fsync."""
+*seed* has the figures of the documented system, measured without fsync. Locks in process are one
+caller that acquires and releases a free lock again and again; the rows name the arguments. Each of
+the two calls is an operation."""
 NOTE = """A checkpoint reads every file the first time; the seed's 50 ms can only hold from the
 second one on."""
 INSERT = "INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -76,45 +78,70 @@ async def alternate(works: Sequence[Work], times: int) -> list[float]:
 # --- locks ----------------------------------------------------------------------------------------
 
 
+def lock_shapes(manager: LockManager) -> dict[str, Work]:
+    """Return the shapes in which programs use an uncontended lock, each as one pair."""
+
+    async def defaults() -> None:
+        await manager.acquire_lock_with_retry("task:1", "a")
+        await manager.release_lock("task:1", "a")
+
+    async def returned() -> None:
+        await manager.release_lock(await manager.acquire_lock_with_retry("task:2", "a"))
+
+    async def exclusive() -> None:
+        await manager.acquire_lock_with_retry("task:3", "a", "exclusive", 3, 30_000)
+        await manager.release_lock("task:3", "a")
+
+    async def collaborative() -> None:
+        await manager.acquire_lock_with_retry("task:4", "a", "collaborative", 10, 60_000)
+        await manager.release_lock("task:4", "a")
+
+    async def nothing() -> None: ...
+
+    async def around() -> None:
+        await manager.with_lock("task:5", "a", nothing)
+
+    return {
+        "defaults, released by name": defaults,
+        "defaults, returned lock released": returned,
+        "exclusive, 3, 30000": exclusive,
+        "collaborative, 10, 60000": collaborative,
+        "with_lock": around,
+    }
+
+
 async def lock_rows(folder: Path, quick: bool) -> list[list[str]]:
     """Measure a pair of acquire and release, in process and durable."""
-    local, pair = LockManager(), DictPair()
-
-    async def own() -> None:
-        await local.acquire_lock_with_retry("task:1", "a")
-        await local.release_lock("task:1", "a")
+    shapes, pair = lock_shapes(LockManager()), DictPair()
 
     async def bare() -> None:
         await pair.set("task:1", "a")
         await pair.delete("task:1")
 
-    ours, least = await alternate([own, bare], 2_000 if quick else 50_000)
+    *ours, least = await alternate([*shapes.values(), bare], 2_000 if quick else 50_000)
     async with Runtime(f"sqlite:///{folder}/locks.db") as rt:
-        durable, connection = LockManager(rt), bare_database(folder / "bare-locks.db")
-
-        async def durable_pair() -> None:
-            await durable.acquire_lock_with_retry("task:1", "a")
-            await durable.release_lock("task:1", "a")
-
-        commit = bare_commit(connection)
-        stored, committed = await alternate([durable_pair, commit], 20 if quick else 100)
+        durable, connection = lock_shapes(LockManager(rt)), bare_database(folder / "bare-locks.db")
+        works = [durable["defaults, released by name"], bare_commit(connection)]
+        stored, committed = await alternate(works, 20 if quick else 100)
         connection.close()
-    return [
+    rows = [
         [
-            "lock, in process: acquire + release",
-            f"{number(2 / ours / 1000)}K ops/s",
+            f"lock, in process: {shape}",
+            f"{number(2 / own / 1000)}K ops/s",
             f"{number(2 / least / 1000)}K ops/s (dict)",
-            f"{number(least / ours)} of its rate",
+            f"{number(least / own)} of its rate",
             "742K ops/s",
-        ],
-        [
-            "lock, durable: acquire + release",
-            ms(stored),
-            f"{ms(committed)} (one commit)",
-            ratio(stored, committed),
-            "-",
-        ],
+        ]
+        for shape, own in zip(shapes, ours, strict=True)
     ]
+    durable_row = [
+        "lock, durable: acquire + release",
+        ms(stored),
+        f"{ms(committed)} (one commit)",
+        ratio(stored, committed),
+        "-",
+    ]
+    return [*rows, durable_row]
 
 
 def bare_database(path: Path) -> sqlite3.Connection:

@@ -228,6 +228,72 @@ async def test_the_same_token_enters_again(manager: LockManager) -> None:
     assert await manager.get_lock_status("r") is None
 
 
+@pytest.mark.parametrize("limit", [None, 60_000, 60_000.5])
+@pytest.mark.parametrize("mode", ["exclusive", "collaborative"])
+async def test_the_token_of_any_lock_enters_it_again(
+    manager: LockManager, mode: Any, limit: float | None
+) -> None:
+    """S3.58, C22"""
+    for _ in range(2):  # the second one is acquired by the owner that had it last
+        lock = await manager.acquire_lock_with_retry("r", "a", mode, timeout=limit)
+        assert (lock.mode, lock.holders) == (mode, ("a",))
+        assert lock.token.startswith("lock_")
+        assert len(lock.token) > 25
+        for guess in ("", f"v{lock.version}", lock.token[:-1]):
+            with pytest.raises(Conflict):
+                await manager.acquire_lock_with_retry("r", "a", token=guess)
+        again = await manager.acquire_lock_with_retry("r", "a", mode, token=lock.token)
+        assert (again.token, again.version) == (lock.token, lock.version)
+        await manager.release_lock(again)
+        assert await manager.get_lock_status("r") is not None
+        await manager.release_lock(lock)
+        assert await manager.get_lock_status("r") is None
+
+
+async def test_a_lock_with_a_timeout_is_free_after_it(
+    manager: LockManager, clock: ManualClock
+) -> None:
+    """S3.56"""
+    for mode in ("exclusive", "collaborative"):
+        first = await manager.acquire_lock_with_retry("r", "a", mode, 0, 1_000)
+        with pytest.raises(Conflict):
+            await manager.acquire_lock_with_retry("r", "b")
+        clock.advance("1s")
+        assert await manager.get_lock_status("r") is None
+        second = await manager.acquire_lock_with_retry("r", "b")
+        with pytest.raises(NotAllowed):
+            await manager.release_lock(first)
+        assert await manager.release_lock(second)
+
+
+async def test_with_lock_tries_again_as_often_as_it_is_told(
+    manager: LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.53: with the meaning that max_retries has for an acquisition."""
+    await manager.acquire_lock_with_retry("r", "a")
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def work() -> str:
+        return "done"
+
+    monkeypatch.setattr("perdure.runtime.tasks.locks.manager.sleep", sleep)
+    for retries in (0, 2):
+        with pytest.raises(Conflict):
+            await manager.with_lock("r", "b", work, "collaborative", max_retries=retries)
+    assert len(waits) == 2
+    with pytest.raises(Conflict):
+        await manager.with_lock("r", "b", work, max_retries=9)
+    assert len(waits) == 2  # an exclusive one is refused at once
+    with pytest.raises(OpenCodeError) as refused:
+        await manager.with_lock("r", "b", work, max_retries=-1)
+    assert refused.value.code == "INVALID_REQUEST"
+    await manager.release_lock("r", "a")
+    assert await manager.with_lock("r", "b", work, "collaborative", max_retries=1) == "done"
+
+
 async def test_a_batch_is_sorted_and_all_or_nothing(manager: LockManager) -> None:
     """S3.60, S3.62"""
     assert await manager.acquire_batch_lock([], "a") == []

@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Final
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
@@ -29,6 +30,16 @@ def new_id(prefix: str) -> str:
 def secret_id(prefix: str) -> str:
     """Return an id that cannot be guessed, not even from other ids: 130 random bits."""
     return f"{prefix}_{_base32(secrets.randbits(130), 26)}"
+
+
+def secret_ids(prefix: str) -> Iterator[str]:
+    """Yield ids that cannot be guessed, of 128 random bits, made from several at a time.
+
+    For ids that mean something in this process only: a fork yields the same ones.
+    """
+    while True:
+        letters = " " + secrets.token_bytes(16 * 64).hex(" ", 16)
+        yield from letters.replace(" ", f" {prefix}_").split()
 
 
 def hashed_id(prefix: str, seed: str) -> str:

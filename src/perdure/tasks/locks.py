@@ -1,12 +1,16 @@
 """Locks of resources, for the agents of one process or of all processes on a store."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import time
 from typing import Any, TypeVar, overload
 
+import anyio
+
 from perdure.app import Runtime, tenant_of
-from perdure.core.tasks.locks import LockMode, LockState, is_lock_name
-from perdure.errors import Refused
+from perdure.core.tasks.locks import MAX_TIMEOUT_MS, LockMode, LockState, is_lock_name
+from perdure.errors import PerdureError, Refused
+from perdure.runtime.ids import secret_ids
 from perdure.runtime.tasks.locks.local_table import LocalLocks
 from perdure.runtime.tasks.locks.manager import MAX_BATCH, RETRIES, Locks
 from perdure.runtime.tasks.locks.values import LockInfo
@@ -14,6 +18,8 @@ from perdure.store.base import WallClock
 from perdure.tasks.access import open_tasks
 
 T = TypeVar("T")
+
+logger = logging.getLogger("perdure")
 
 MAX_FREE = 10_000  # resources, above which those that are free are forgotten
 
@@ -27,14 +33,17 @@ class LockManager:
 
     def __init__(self, rt: Runtime | None = None) -> None:
         self._rt = rt
-        self._local = LocalLocks(WallClock(), self._next_version) if rt is None else None
+        clock = WallClock()
+        self._now = clock.now
+        self._local = LocalLocks(clock, self._next_version) if rt is None else None
         self._own = None if self._local is None else Locks(self._local)
-        # Exclusive locks without a timeout are plain values: most locks in a process are such, and
-        # none of the rules of the others applies to them. A resource whose last such lock was
-        # released has the name of its owner: then both names are valid, and the lock is free.
+        # The lock of a sole holder that has it for the first time is a plain value: most locks in a
+        # process are such, and need none of the rules for several holders. A resource whose last
+        # such lock was released has the name of its owner: both names are valid, and it is free.
         self._plain: dict[Any, LockState | LockInfo | str] = {}
         self._forget_above = MAX_FREE
         self._version = 0  # of the last acquisition of any resource in this process
+        self._tokens = secret_ids("lock")
         if self._local is not None:
             self._plain = self._local.table
 
@@ -69,21 +78,20 @@ class LockManager:
             last = self._plain[resource]
         except (KeyError, TypeError):  # a resource that is new, or not a name
             last = None
+        is_free = (last.__class__ is str and last == owner) or self._is_new(last, resource, owner)
         if (
-            last.__class__ is str
-            and last == owner
-            and timeout is None
+            is_free
             and token is None
-            and mode == "exclusive"
-            and max_retries == 3  # the default: others are checked
+            and (timeout is None or (timeout.__class__ is int and 0 < timeout <= MAX_TIMEOUT_MS))
+            and (mode == "exclusive" or mode == "collaborative")  # noqa: PLR1714 - faster than `in`
+            and (max_retries == 3 or (max_retries.__class__ is int and max_retries >= 0))
         ):
             self._version = version = self._version + 1
-            lock = self._plain[resource] = LockInfo(resource, owner, time(), None, version)
+            at = time() if timeout is None else self._now() / 1000
+            lock = self._plain[resource] = LockInfo(
+                resource, owner, at, timeout, version, mode, next(self._tokens), (owner,)
+            )
             return lock
-        defaults = (timeout, token, mode, max_retries) == (None, None, "exclusive", RETRIES)
-        if defaults and self._is_new(last, resource, owner):
-            self._plain[resource] = owner
-            return await self.acquire_lock_with_retry(resource, owner)
         acquired = await self._locks(resource).acquire(
             self._tenant,
             [resource],
@@ -116,16 +124,20 @@ class LockManager:
         False and a warning if there is none. Raises OpenCodeError LOCK_PERMISSION_DENIED if
         another holder has it.
         """
+        if resource.__class__ is LockInfo:
+            held: Any = resource
+            resource, owner, token = held.resource, held.owner, held.key
         try:
-            lock = self._plain[resource]
+            lock: Any = self._plain[resource]
         except (KeyError, TypeError):
             lock = None
-        if lock.__class__ is LockInfo and lock.owner == owner and token is None:
+        if (
+            lock.__class__ is LockInfo
+            and lock.owner == owner
+            and (token is None or token == lock.token)
+        ):
             self._plain[resource] = owner
             return True
-        if isinstance(resource, LockInfo):
-            held = resource
-            resource, owner, token = held.resource, held.owner, held.key
         if not isinstance(resource, str) or not isinstance(owner, str):
             raise Refused(
                 "a release needs a lock, or a resource and its owner",
@@ -134,7 +146,7 @@ class LockManager:
             )
         return await self._locks(resource).release(self._tenant, resource, owner, token)
 
-    async def with_lock(
+    async def with_lock(  # noqa: PLR0913 - the parameters of a lock
         self,
         resource: str,
         owner: str,
@@ -142,12 +154,37 @@ class LockManager:
         mode: LockMode = "exclusive",
         timeout: float | None = None,  # noqa: ASYNC109 - of the lock
         *,
+        max_retries: int = RETRIES,
         token: str | None = None,
     ) -> T:
-        """Call an async function while holding a lock, and release it however that ends."""
-        return await self._locks(resource).with_lock(
-            self._tenant, resource, owner, fn, mode=mode, timeout=timeout, token=token
+        """Call an async function while holding a lock, and release it however that ends.
+
+        The lock is acquired as by `acquire_lock_with_retry`. A release that fails is logged, and
+        hides no error of the function.
+        """
+        if not callable(fn):
+            raise Refused(
+                "with_lock needs a function to call",
+                code="INVALID_REQUEST",
+                hint="pass it without calling it",
+            )
+        lock = await self.acquire_lock_with_retry(
+            resource, owner, mode, max_retries, timeout, token
         )
+        try:
+            return await fn()
+        finally:
+            await self._release_in_the_end(lock)
+
+    async def _release_in_the_end(self, lock: LockInfo) -> None:
+        try:
+            if self._rt is None:  # nothing is awaited, so nothing can be cancelled
+                await self.release_lock(lock)
+            else:
+                with anyio.CancelScope(shield=True):
+                    await self.release_lock(lock)
+        except PerdureError as error:
+            logger.warning("the lock on %r was not released: %s", lock.resource, error.message)
 
     async def acquire_batch_lock(
         self,

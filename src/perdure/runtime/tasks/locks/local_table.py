@@ -17,7 +17,7 @@ class LocalLocks:
         self.table: dict[str, LockState | LockInfo | str] = {}  # a free one has its last owner
 
     def unfold(self, resources: Iterable[str] | None = None) -> list[LockInfo]:
-        """Turn plain locks, which have one holder for ever, into states; return them.
+        """Turn plain locks, which have one holder, into states; return them.
 
         Those on these resources only, or all.
         """
@@ -121,5 +121,6 @@ class LocalLocks:
 def _unfolded(lock: LockInfo) -> LockState:
     """Return a plain lock as a state."""
     at = round(lock.acquired * 1000)
-    holder = LockHolder(lock.key, lock.owner, "", lock.version, at)
-    return LockState(lock.resource, lock.version, "exclusive", (holder,))
+    limit = None if lock.timeout is None else round(lock.timeout)
+    holder = LockHolder(lock.token, lock.owner, "", lock.version, at, limit)
+    return LockState(lock.resource, lock.version, lock.mode, (holder,))

@@ -2,10 +2,8 @@
 
 import logging
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
-
-import anyio
+from collections.abc import Sequence
+from typing import Any, Final
 
 from perdure.core.tasks import locks
 from perdure.core.tasks.locks import LockHolder, LockMode, LockRequest, LockState
@@ -13,8 +11,6 @@ from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.ids import secret_id
 from perdure.runtime.tasks.locks.tables import LockTable
 from perdure.runtime.tasks.locks.values import LockInfo
-
-T = TypeVar("T")
 
 logger = logging.getLogger("perdure")
 
@@ -112,32 +108,6 @@ class Locks:
         if not tokens:
             self._tokens.pop(key, None)
         return token
-
-    async def with_lock(  # noqa: PLR0913 - the parameters of a lock
-        self,
-        tenant: str,
-        resource: str,
-        owner: str,
-        fn: Callable[[], Awaitable[T]],
-        *,
-        mode: LockMode = "exclusive",
-        timeout: float | None = None,  # noqa: ASYNC109 - of the lock
-        token: str | None = None,
-    ) -> T:
-        """Call a function while holding a lock; a failed release is logged, and masks nothing."""
-        if not callable(fn):
-            raise _invalid("with_lock needs a function to call", "pass it without calling it")
-        (lock,) = await self.acquire(
-            tenant, [resource], owner, mode=mode, retries=RETRIES, timeout=timeout, token=token
-        )
-        try:
-            return await fn()
-        finally:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self.release(tenant, resource, owner, lock.token)
-                except PerdureError as error:
-                    logger.warning("the lock on %r was not released: %s", resource, error.message)
 
     async def release_all(self, tenant: str, resources: Sequence[str], owner: str) -> None:
         """Release several locks; those that fail are named in BATCH_UNLOCK_FAILED."""
