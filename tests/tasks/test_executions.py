@@ -1,6 +1,7 @@
 """Commands in tasks through the Python API: results, output, stops, and refusals."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -430,6 +431,9 @@ async def test_a_sandbox_that_fails_at_the_start_leaves_the_task_usable(
         ({"network": {"allow": ["https://example.org"]}}, "scheme"),
         ({"network": {"allow": ["10.0.0.1"]}}, "address"),
         ({"limits": {"processes": 0}}, "above 0"),
+        ({"limits": {"disk": "a lot"}}, "must be a size, such as 500kB"),
+        ({"limits": {"disk": "0GiB"}}, "above 0"),
+        ({"limits": {"processes": "1GiB"}}, "above 0"),
         ({"limits": {"timeout": "1d"}}, "less than a day"),
         ({"limits": {"wheels": 4}}, "unknown key"),
         ({"ro_paths": ["/no/such/folder"]}, "does not exist"),
@@ -445,6 +449,30 @@ def test_settings_that_are_not_valid_are_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         Runtime("memory:", tasks=task_options(open_folder, **options))
+
+
+def test_sizes_are_written_in_python_as_in_yaml(open_folder: Path) -> None:
+    limits = {"disk": "1GiB", "file_size": "500kB", "memory": "64 MiB", "tmp_size": 4096}
+    rt = Runtime("memory:", tasks=task_options(open_folder, limits=limits))
+    options = service_of(rt).tasks.sandbox.options.limits
+    assert (options.disk_bytes, options.file_bytes) == (2**30, 500_000)
+    assert (options.memory_bytes, options.tmp_bytes) == (64 * 2**20, 4096)
+
+
+@pytest.mark.parametrize("root", [{"root": "./tasks"}, {}])
+async def test_commands_run_below_relative_paths_also_after_the_program_has_changed_its_folder(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, root: dict[str, str]
+) -> None:
+    require_bwrap()
+    user = {"run_as": "nobody"} if os.geteuid() == 0 else {}
+    monkeypatch.chdir(open_folder)
+    rt = Runtime("sqlite:///perdure.db", tasks={**root, **user})
+    monkeypatch.chdir("/")
+    async with rt:
+        work = await running_task(rt)
+        assert (await work.execute("a", "echo x > inside")).success
+    folder = "tasks" if root else "perdure.db.tasks"
+    assert (open_folder / folder / "a/workspace/inside").read_text() == "x\n"
 
 
 def test_read_only_paths_must_not_lead_into_the_store(open_folder: Path) -> None:

@@ -82,16 +82,19 @@ def is_in_memory(store: str | Store) -> bool:
 
 
 def default_tasks_root(store: str | Store) -> Path | None:
-    """Return the folder of tasks beside a store of files; None for a server and for memory."""
+    """Return the folder of tasks beside a store of files; None for a server and for memory.
+
+    It is absolute, as the path of the store is: a program may change its folder later.
+    """
     if not isinstance(store, str):
         path = getattr(store, "path", None)
-        return None if path is None else Path(f"{path}.tasks")
-    if store.startswith("sqlite:///"):
-        return Path(f"{store.removeprefix('sqlite:///')}.tasks")
-    if store.startswith("files:"):
+    elif store.startswith("sqlite:///"):
+        path = store.removeprefix("sqlite:///")
+    elif store.startswith("files:"):
         path = store.removeprefix("files:").removeprefix("//").rstrip("/")
-        return Path(f"{path}.tasks")
-    return None
+    else:
+        path = None
+    return None if path is None else Path(f"{path}.tasks").absolute()
 
 
 def private_paths(store: str | Store, tasks_root: Path | None) -> list[Path]:

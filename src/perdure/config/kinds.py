@@ -13,16 +13,14 @@ from perdure.config.problems import quoted_list
 from perdure.core.durations import duration_ms
 from perdure.core.host_names import host_name_of
 from perdure.core.session.permissions import parse_rule
+from perdure.core.sizes import parse_size
 from perdure.core.text import NAME, did_you_mean
 from perdure.errors import Refused
 
 MODEL_NAME: Final = re.compile(r"[^\s:]+:\S+")  # provider:model
 _OBJECT: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _HOST: Final = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9.-]*")
 _RATE: Final = re.compile(r"([0-9]+)\s*/\s*(s|m|h)")
-_UNITS: Final = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
-_BYTES: Final = {**{f"{unit}B": size for unit, size in _UNITS.items()}, "GiB": 2**30, "B": 1}
 
 
 class InvalidValue(Exception):
@@ -235,10 +233,10 @@ def _share(scalar: Scalar) -> float:
 
 
 def _size(scalar: Scalar) -> int:
-    match = _SIZE.fullmatch(scalar.text.strip())
-    if match is None:
-        raise InvalidValue("must be a size, such as 500kB or 10MiB")
-    return int(match[1]) * _BYTES[match[2] or "B"]
+    try:
+        return parse_size(scalar.text)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from error
 
 
 def _rate(scalar: Scalar) -> float:

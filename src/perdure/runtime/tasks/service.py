@@ -225,7 +225,7 @@ class Tasks:
 
 
 def task_options(value: Mapping[str, Any] | None) -> TaskOptions:
-    """Return the options that `Runtime(tasks=)` names. Raises ConfigError."""
+    """Return the options that `Runtime(tasks=)` names, with absolute paths. Raises ConfigError."""
     options = dict(value or {})
     hint = 'pass Runtime(tasks={"root": "./tasks"})'
     if unknown := sorted(set(options) - {"root", "hooks", *KEYS}):
@@ -235,4 +235,4 @@ def task_options(value: Mapping[str, Any] | None) -> TaskOptions:
         raise ConfigError(f"tasks: root is {root!r}, which is not a path", hint=hint)
     hooks = options.get("hooks") or HookRegistry()
     commands = execution_options({key: options[key] for key in KEYS if key in options})
-    return TaskOptions(None if root is None else Path(root), hooks, commands)
+    return TaskOptions(None if root is None else Path(root).absolute(), hooks, commands)

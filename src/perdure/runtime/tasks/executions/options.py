@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from perdure.core.durations import duration_ms
+from perdure.core.sizes import parse_size
 from perdure.errors import ConfigError, Refused
 from perdure.sandbox.allow_list import parse_entry
 from perdure.sandbox.base import ExecLimits, NetworkSettings, RunAs
@@ -27,6 +28,11 @@ _LIMITS: Final = {  # as the configuration names them
     "memory": "memory_bytes",
     "cpus": "cpus",
     "address_space": "address_space_bytes",
+}
+_BYTES: Final = "_bytes"
+_OPTIONAL: Final = {
+    "disk_bytes",
+    *(item.name for item in fields(ExecLimits) if item.default is None),
 }
 KEYS: Final = (
     *("sandbox", "run_as", "allow_weak", "require_sandbox"),
@@ -144,21 +150,32 @@ def _check_allowed(entry: Any, path: Sequence[str | int]) -> None:
 
 def _limits(value: Mapping[str, Any]) -> ExecLimits:
     names = ", ".join((*_LIMITS, "timeout"))
-    optional = {item.name for item in fields(ExecLimits) if item.default is None}
     limits: dict[str, Any] = {}
     for name, limit in value.items():
         if name not in _LIMITS:
             raise _invalid(("limits",), f"unknown key {str(name)[:40]!a}", f"the keys are {names}")
-        target = _LIMITS[name]
-        is_number = isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
-        is_whole = target == "cpus" or isinstance(limit, int)
-        if limit is None and (target in optional or target == "disk_bytes"):
-            limits[target] = None
-        elif is_number and is_whole:
-            limits[target] = limit
-        else:
-            raise _invalid(("limits", name), "must be a number above 0")
+        limits[_LIMITS[name]] = _limit(name, limit)
     return ExecLimits(**limits)
+
+
+def _limit(name: str, value: Any) -> float | None:
+    """Return one limit: a number above 0; of bytes, also text such as `1GiB`."""
+    target = _LIMITS[name]
+    if value is None and target in _OPTIONAL:
+        return None
+    try:
+        limit = parse_size(value) if _is_size_text(target, value) else value
+    except ValueError as error:
+        raise _invalid(("limits", name), str(error)) from error
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
+    if not is_number or not (target == "cpus" or isinstance(limit, int)):
+        sizes = ", or a size such as 1GiB" if target.endswith(_BYTES) else ""
+        raise _invalid(("limits", name), f"must be a number above 0{sizes}")
+    return limit
+
+
+def _is_size_text(target: str, value: Any) -> bool:
+    return isinstance(value, str) and target.endswith(_BYTES)
 
 
 def _timeout(value: Any) -> int:
