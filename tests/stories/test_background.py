@@ -241,6 +241,25 @@ async def test_refusals_of_a_follow_up_have_their_texts_in_their_order(
         assert gone.value.message in (EXPIRED, f"Task not found: {task_id}")
 
 
+async def test_a_completed_task_whose_session_was_deleted_says_where_its_output_is(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.11: it stays completed, and that is not an error of the task."""
+    one = lead(launch("A"), {"text": "Asked."}, {"text": "Read."})
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Go")
+        (task,) = [item async for item in rt.tasks()]
+        await rt.session(task.session_id).delete()
+        answer = await BackgroundManager(rt, session="s").background_output(task.id)
+        gone = f"Task {task.id} has completed, and its output was deleted with its session."
+        assert answer == {
+            "task_id": task.id,
+            "status": "completed",
+            "resumeCount": 0,
+            "message": gone,
+        }
+
+
 async def test_of_many_follow_ups_at_once_exactly_one_is_accepted(runtime: MakeRuntime) -> None:
     """S1.14"""
     one = lead({"text": "x"})

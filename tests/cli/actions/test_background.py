@@ -67,6 +67,16 @@ def test_a_follow_up_is_sent_and_answered_here(perdure: Invoke) -> None:
     assert "completed (resumed)" in perdure("tasks", "list").output
 
 
+def test_the_output_of_a_deleted_session_is_told_to_be_gone(perdure: Invoke) -> None:
+    """S1.11"""
+    task = listed(perdure)[0]
+    perdure("sessions", "delete", task["sessionID"], "--yes")
+    answer = perdure("tasks", "output", task["id"])
+    assert answer.exit_code == 1
+    gone = f"Task {task['id']} has completed, and its output was deleted with its session."
+    assert " ".join(answer.output.split()) == gone
+
+
 def test_a_recorded_follow_up_is_refused_a_second_time_until_it_is_answered(
     perdure: Invoke,
 ) -> None:

@@ -336,9 +336,21 @@ def notification_text(mails: Sequence[ChildMail]) -> str:
 
 def _notice(mail: ChildMail) -> str:
     mark = " (resumed)" if mail.resume_count else ""
-    words = {"completed": "has completed", "error": "has failed", "cancelled": "was cancelled"}
     name = f"{mail.task_id} ({mail.description or mail.agent}){mark}"
-    return f"[Background task {name} {words.get(mail.status, mail.status)}]\n{mail.text}"
+    return f"[Background task {name} {_END_WORDS.get(mail.status, mail.status)}]\n{mail.text}"
+
+
+def deleted_output(task: ChildTask) -> str:
+    """Return the sentence about a task that has ended and whose session was deleted."""
+    ended = _END_WORDS.get(task.status, f"is {task.status}")
+    return f"Task {task.id} {ended}, and its output was deleted with its session."
+
+
+_END_WORDS: Final = {
+    "completed": "has completed",
+    "error": "has failed",
+    "cancelled": "was cancelled",
+}
 
 
 def marked_description(task: ChildTask) -> str:

@@ -17,6 +17,7 @@ from perdure.core.session.child_tasks import (
     ChildMail,
     ChildTask,
     decode_mail,
+    deleted_output,
     mail_answer,
     marked_description,
     output_text,
@@ -175,12 +176,17 @@ def child_tools(agent: ReadyAgent | None, *, may_launch: bool) -> tuple[str, ...
 
 
 async def read_answer(resources: Resources, task: ChildTask) -> dict[str, Any]:
-    """Return the answer about a task whose outcome was delivered before, from its session."""
+    """Return the answer about a task whose outcome was delivered before, from its session.
+
+    That the session was deleted since is not an error of the task, which keeps its status.
+    """
     ref = SessionRef(task.tenant, task.session_id)
     try:
         entry = await resources.session_inbox.session_entry(ref)
         run = (await read_log(resources.store, entry)).state.run
-    except (NotFound, Corrupt) as error:
+    except NotFound:
+        return task_answer(task, message=deleted_output(task))
+    except Corrupt as error:
         return task_answer(task, error=f"the output cannot be read: {error.message}")
     if run is None or run.end is None:
         return task_answer(task)
@@ -230,7 +236,7 @@ async def _mail(drive: LeasedWriter, mail_id: str) -> ChildMail | None:
     child = drive.log.state.children[mail_id.rpartition(".")[0]]
     task = rebuilt_task(child, drive.entry.record, 0, 0)
     answer = await read_answer(drive.resources, task)
-    output, error = answer.get("output"), answer.get("error")
+    output, error = answer.get("output"), answer.get("error", answer.get("message"))
     return ChildMail(
         id=mail_id,
         task_id=task.id,

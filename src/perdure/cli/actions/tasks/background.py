@@ -12,6 +12,7 @@ from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, plural
 from perdure.core.durations import duration_ms
+from perdure.core.session.children import ACTIVE
 
 
 def show_output(settings: Settings, typed_id: str, options: Mapping[str, Any]) -> int:
@@ -27,11 +28,13 @@ def show_output(settings: Settings, typed_id: str, options: Mapping[str, Any]) -
 
 
 def _print_outcome(terminal: Terminal, outcome: Json, *, is_waited: bool) -> int:
+    is_deleted = "message" in outcome and outcome["status"] not in ACTIVE
+
     def show() -> None:
         if "output" in outcome:
             terminal.print_result(outcome["output"])
-        elif "error" in outcome:
-            terminal.print(outcome["error"])
+        elif "error" in outcome or is_deleted:
+            terminal.print(outcome.get("error") or outcome["message"])
         else:
             task_id = outcome["taskId"]
             wait = terminal.settings.command("tasks", "output", task_id, "--block")
@@ -39,7 +42,7 @@ def _print_outcome(terminal: Terminal, outcome: Json, *, is_waited: bool) -> int
             print_waiting(terminal, outcome, "It ")
 
     terminal.print_either(outcome, show)
-    if "error" in outcome:
+    if "error" in outcome or is_deleted:
         return 1
     return TIMED_OUT if is_waited and "output" not in outcome else 0
 
