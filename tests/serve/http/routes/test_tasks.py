@@ -1,5 +1,6 @@
 """Tasks over HTTP, and through the Python client."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tests.support.http_client import Client as HttpClient
 from tests.support.http_client import MakeClient
 from tests.support.http_shop import TOKENS
 
-from perdure import Conflict, NotFound, Runtime, asgi
+from perdure import Conflict, NotFound, PerdureError, Runtime, asgi
 from perdure.app import service_of
 from perdure.client import Client
 from perdure.runtime.tasks.verbs import TaskVerbs
@@ -186,6 +187,27 @@ async def test_the_client_has_every_verb(tasks: Any, tmp_path: Path) -> None:
     await tasks.delete("t")
     with pytest.raises(NotFound):
         await tasks.get("t")
+
+
+async def test_no_answer_names_a_path_of_the_servers_disk(
+    tasks: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await tasks.create({"name": "n", "id": "t"})
+    folder = tmp_path / "tasks/t"
+    taken = await tasks.checkpoint("t")
+    (folder / f"checkpoints/{taken['checkpointId']}.json").write_text("damaged")
+    listed = await tasks.checkpoints("t")
+    assert "cannot be used" in listed["checkpoints"][0]["problem"]
+    verified = await tasks.verify("t", taken["checkpointId"])
+    with pytest.raises(PerdureError, match="cannot be used") as damaged:
+        await tasks.restore("t", taken["checkpointId"])
+    (folder / "executions").rmdir()
+    (folder / "executions").write_text("a file in the way, as a full disk would be")
+    with pytest.raises(PerdureError, match="'t' in the folder of tasks cannot be") as refused:
+        await tasks.checkpoint("t")
+    errors = [damaged.value.to_json(), refused.value.to_json()]
+    assert str(tmp_path) not in json.dumps([listed, verified, *errors])
+    assert f"{folder} cannot be written" in caplog.text  # for the operator
 
 
 async def test_logs_are_followed_record_by_record(rt: Runtime) -> None:

@@ -138,7 +138,7 @@ class Checkpoints:
             files, content = manifest.files, msgspec.to_builtins(manifest)
         except Corrupt as error:
             problem = error.message
-            logger.warning("%s", problem)
+            logger.warning("%s: %s", target.manifests.path(entry.id), problem)
         return Checkpoint(
             id=entry.id,
             task_id=target.ref.task_id,

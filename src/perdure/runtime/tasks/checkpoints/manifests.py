@@ -57,7 +57,7 @@ class ManifestFolder:
         except (OSError, Corrupt) as error:
             reason = error.message if isinstance(error, Corrupt) else error.strerror
             raise Corrupt(
-                f"{path} cannot be used: {reason}",
+                f"the manifest of checkpoint {checkpoint_id} cannot be used: {reason}",
                 code="CHECKPOINT_DAMAGED",
                 hint="restore another checkpoint, and delete this one",
             ) from error

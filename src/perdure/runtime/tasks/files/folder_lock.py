@@ -29,7 +29,7 @@ def folder_lock(folder: Path, wait_s: float = WAIT_S) -> Iterator[int]:
         if not take_within(fd, folder, wait_s):
             holder = lock_holder(fd)
             raise FolderLocked(
-                f"{holder} has locked {folder} for {wait_s:g} s",
+                f"{holder} has locked {folder.name!a} in the folder of tasks for {wait_s:g} s",
                 hint=f"it may be stopped or hung: check {holder} on this machine",
             )
         yield fd

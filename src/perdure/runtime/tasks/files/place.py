@@ -1,6 +1,7 @@
 """Place of the folders of tasks: one folder per task below a root, on one machine."""
 
 import hashlib
+import logging
 import os
 import shutil
 import socket
@@ -17,6 +18,8 @@ from perdure.errors import ConfigError, Refused
 from perdure.runtime.ids import secret_id
 from perdure.store.shared.names import file_name
 from perdure.store.shared.private_files import FOLDER, make_folder
+
+logger = logging.getLogger("perdure")
 
 MARKER: Final = ".perdure"  # the file that names a root
 DIRTY: Final = ".dirty"  # folder of the marks of writes that have begun
@@ -88,8 +91,9 @@ class TaskPlace:
             raise cannot_write(self.root, error) from error
         marker = self.marker
         if marker is None:
+            logger.warning("%s cannot be read", self.root / MARKER)
             raise Refused(
-                f"{self.root / MARKER} cannot be read",
+                f"the file {MARKER} in the folder of tasks cannot be read",
                 code="TASKS_ROOT_INVALID",
                 hint="name another folder as tasks.root",
             )
@@ -138,9 +142,15 @@ def make_workspace(folder: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> Refused:
-    """Return the error for a folder that cannot be written."""
+    """Return the error for a file or folder below the root that cannot be written.
+
+    It names the last part only, since callers elsewhere need not know the disk of this machine;
+    the log has the whole path.
+    """
+    reason = error.strerror or error
+    logger.warning("%s cannot be written: %s", path, reason)
     return Refused(
-        f"{path} cannot be written: {error.strerror or error}",
+        f"{path.name!a} in the folder of tasks cannot be written: {reason}",
         code="FOLDER_NOT_WRITABLE",
         hint="make it writable for this user, free some space, or set another tasks.root",
     )
