@@ -128,15 +128,16 @@ def load_app(settings: Settings, target: str) -> Runtime:
             code="OPTIONS_CLASH",
             hint="remove them: the Runtime in Python names its own store",
         )
-    module, colon, name = target.partition(":")
+    folder, _, ref = target.rpartition("/")
+    module, colon, name = ref.partition(":")
     if not (module and colon and name):
         raise ConfigError(
-            f"--app is {target!r}, which is not of the form MODULE:NAME",
+            f"--app is {target!r}, which is not of the form MODULE:NAME or FOLDER/MODULE:NAME",
             code="APP_INVALID",
             hint="for runtime = Runtime(…) in shop.py, type --app shop:runtime",
         )
     try:
-        loaded = load_object(target, Path.cwd())
+        loaded = load_object(ref, Path(f"{folder}/" if "/" in target else ".").absolute())
     except ConfigError as error:
         if error.code == "OBJECT_NOT_FOUND":
             error.hint = _runtimes_hint(module)

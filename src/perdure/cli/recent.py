@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.cli.settings import Settings
+from perdure.cli.user_folders import STATE_HOME, user_folder
 
 KEPT_S: Final = 30 * 86_400
 
@@ -41,8 +42,7 @@ def _file() -> Path | None:
     """Return the file of this terminal; a window and its login session together are one."""
     with suppress(OSError, ValueError, AttributeError):
         terminal = os.ttyname(sys.stdin.fileno()).strip("/").replace("/", "-")
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return Path(state) / "perdure" / "terminals" / f"{terminal}-{os.getsid(0)}.json"
+        return user_folder(STATE_HOME) / "terminals" / f"{terminal}-{os.getsid(0)}.json"
     return None
 
 

@@ -52,6 +52,11 @@ class Settings:
     quiet: bool = False
 
     @property
+    def is_local(self) -> bool:
+        """True if an option names a configuration, a Runtime in Python or a store."""
+        return any(name is not None for name in (self.config, self.app, self.store))
+
+    @property
     def has_code(self) -> bool:
         """True if agents may be defined here: neither on a server nor with only a store."""
         return self.server is None and (self.store is None or self.config is not None)
@@ -136,6 +141,6 @@ with_settings = click.make_pass_decorator(Settings, ensure=True)
 
 def config_file(settings: Settings) -> str | None:
     """Return the configuration that the options name, or else perdure.yaml if it exists."""
-    if settings.config is not None or settings.store is not None or settings.app is not None:
+    if settings.is_local:
         return settings.config
     return CONFIG if Path(CONFIG).exists() else None

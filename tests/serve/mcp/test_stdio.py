@@ -1,99 +1,17 @@
 """`perdure mcp` as a process: stdout, the end of stdin, signals, and a start before the store."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.server import CLI, around
+from tests.support.mcp_stdio import INITIALIZE, INITIALIZED, WAIT_S, call, started
 
 from perdure.serve.mcp.stdio import ANSWER_S
-
-WAIT_S = 60
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": "first",
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    },
-}
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-
-
-class StdioProcess:
-    """A server in its own process, and lines to and from it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [*CLI, "mcp"],
-            cwd=folder,
-            env={**around(), "XDG_DATA_HOME": str(folder / "data")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._stdin, self._stdout = self.process.stdin, self.process.stdout
-
-    def send(self, *messages: Any) -> None:
-        """Send messages; bytes are sent as they are."""
-        for message in messages:
-            is_raw = isinstance(message, bytes)
-            self._stdin.write(message if is_raw else json.dumps(message).encode() + b"\n")
-        self._stdin.flush()
-
-    def reply(self) -> dict[str, Any]:
-        """Return the next line of the server."""
-        value: dict[str, Any] = json.loads(self._stdout.readline())
-        return value
-
-    def log_line(self) -> str:
-        """Return the next line of the log."""
-        assert self.process.stderr is not None
-        return self.process.stderr.readline().decode()
-
-    def call(self, request_id: int, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call a tool and return its fields."""
-        self.send(call(request_id, tool, **arguments))
-        reply = self.reply()
-        assert reply["id"] == request_id
-        value: dict[str, Any] = reply["result"]["structuredContent"]
-        return value
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Close stdin; return the rest of the lines of a process that ends well."""
-        self._stdin.close()
-        lines = [json.loads(line) for line in self._stdout]
-        assert self.process.wait(WAIT_S) == 0
-        return lines
-
-
-def call(request_id: int, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Return the message of a tool call."""
-    params = {"name": tool, "arguments": arguments}
-    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
-
-
-@contextmanager
-def started(folder: Path) -> Iterator[StdioProcess]:
-    """Yield a server; kill it if the test fails."""
-    server = StdioProcess(folder)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.__exit__(None, None, None)  # closes the pipes
 
 
 def test_stdout_carries_only_the_protocol_and_requests_before_the_end_of_stdin_are_answered(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from perdure.app import Runtime, service_of, tenant_of
 from perdure.cli.open import load_runtime, with_runtime
-from perdure.cli.settings import CONFIG, Settings
+from perdure.cli.settings import CONFIG, Settings, config_file
 from perdure.cli.terminal.terminal import Terminal, age, line
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import signatures as webhooks
@@ -40,10 +40,10 @@ def _configured_secret(settings: Settings) -> str:
     secret = None
     if settings.app is not None:
         secret = service_of(load_runtime(settings, "any")).webhook_secret
-    elif settings.config is not None or Path(CONFIG).exists():
+    elif (file := config_file(settings)) is not None:
         from perdure import config
 
-        secret = config.load(Path(settings.config or CONFIG)).webhook_secret
+        secret = config.load(Path(file)).webhook_secret
     if not secret:
         raise ConfigError(
             "no webhook secret is configured, so there is nothing to sign with",

@@ -3,6 +3,9 @@
 Clients do not wait long for a server that starts. Without a configuration the tools are known, so
 the client gets their list first; then the runtime is imported and opened. With a configuration
 the runtime is opened first, because its agents are tools too.
+
+A client starts it in the folder that the person works in, which may be a clone of somebody else's
+project. So unless an option names it, nothing in that folder is read.
 """
 
 import logging
@@ -17,9 +20,10 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from perdure.cli.actions.mcp.own_files import has_project, project_file, with_own_files
 from perdure.cli.logs import log_to_stderr
 from perdure.cli.process import INTERRUPTED
-from perdure.cli.settings import Settings, config_file, login_name
+from perdure.cli.settings import Settings, login_name
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError, PerdureError
 from perdure.serve.mcp.access import Caller
@@ -34,33 +38,27 @@ logger = logging.getLogger("perdure")
 
 OpenMethods = Callable[[], Awaitable["Methods"]]
 
-DATA_HOME: Final = "XDG_DATA_HOME"
 START_S: Final = 2.0  # the runtime is opened then, even if the client has not listed the tools
 STOP_S: Final = 5.0  # for the answers to calls, after a signal
+UNUSED_PROJECT: Final = (
+    "the configuration of this folder is not used; if you trust it, add: --config {project}"
+)
 _HEAVY: Final = ("perdure.cli.open", "perdure.serve.mcp.methods")
-
-
-def default_store() -> str:
-    """Return the store of a server without a configuration: one file per person."""
-    home = os.environ.get(DATA_HOME) or "~/.local/share"
-    folder = Path(home).expanduser() / "perdure"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return f"sqlite:///{folder / 'perdure.db'}"
 
 
 def serve_on_stdio(settings: Settings, *, worker: bool, approve: bool) -> int:
     """Serve one MCP client until it closes stdin, or a signal comes."""
     log_to_stderr(settings, logging.WARNING)
     options = McpOptions(approve=approve)
-    if (file := config_file(settings)) is not None:
+    if settings.server is None and not settings.is_local and has_project():
+        logger.warning("%s", UNUSED_PROJECT.format(project=project_file()))
+    chosen = settings if settings.is_local else with_own_files(settings)
+    if chosen.config is not None:
         from perdure.config import load
 
-        options = McpOptions(load(Path(file)).server.mcp.block.total_seconds(), approve)
-    is_configured = any(item is not None for item in (file, settings.app, settings.store))
-    if not is_configured:
-        settings.store = default_store()
-    process = _StdioProcess(settings, options, worker)
-    if is_configured or settings.server is not None:
+        options = McpOptions(load(Path(chosen.config)).server.mcp.block.total_seconds(), approve)
+    process = _StdioProcess(chosen, options, worker)
+    if settings.is_local or chosen.config is not None or settings.server is not None:
         process.load()
     # The terminal's Ctrl-C goes to the client too, which closes stdin.
     return anyio.run(process.run)
