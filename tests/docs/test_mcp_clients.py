@@ -56,5 +56,5 @@ def test_the_one_command_of_a_page_writes_the_entry_of_the_page(
 
 
 def without_store(entry: Any) -> str:
-    text = json.dumps(entry).replace('"perdure", "-m", "perdure.cli"', '"perdure"')
-    return re.sub(r', "--store", "[^"]*"', "", text).replace('["-m", "perdure.cli", ', "[")
+    text = json.dumps(entry).replace('"perdure", "-P", "-m", "perdure.cli"', '"perdure"')
+    return re.sub(r', "--store", "[^"]*"', "", text).replace('["-P", "-m", "perdure.cli", ', "[")

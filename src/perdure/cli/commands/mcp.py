@@ -1,5 +1,7 @@
 """`perdure mcp …`."""
 
+from typing import Any
+
 import click
 
 from perdure.cli.settings import Settings, shared_options, with_settings
@@ -19,8 +21,12 @@ def mcp(ctx: click.Context, settings: Settings, *, no_worker: bool, approve: boo
     """Serve tasks and agents to one MCP client, on stdin and stdout.
 
     A client such as Claude Code, opencode or Codex starts this command: perdure mcp install. It
-    runs until the client closes stdin, with a worker in the same process. Without a configuration
-    the store is perdure/perdure.db in $XDG_DATA_HOME.
+    runs until the client closes stdin, with a worker in the same process.
+
+    A client may start it in a folder that you do not trust. So without --config, --app or --store
+    it does not read perdure.yaml of the current folder, but only your own configuration,
+    perdure/perdure.yaml in $XDG_CONFIG_HOME (~/.config), if it exists. Unless that names a store,
+    the store is perdure/perdure.db in $XDG_DATA_HOME (~/.local/share).
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -45,22 +51,25 @@ _scope = click.option(
 @click.option("--http", "url", metavar="URL", help="Connect to this perdure server.")
 @_scope
 @click.option("--print", "only_print", is_flag=True, help="Print the entry and change nothing.")
+@click.option(
+    "--own", is_flag=True, help="Use your own configuration, not that of this folder; do not ask."
+)
 @click.option("--yes", is_flag=True, help="Replace another entry without asking.")
 @shared_options
 @with_settings
-def install(
-    settings: Settings, client: str, *, url: str | None, scope: str, only_print: bool, yes: bool
-) -> int:
+def install(settings: Settings, /, client: str, **options: Any) -> int:
     """Add perdure to an MCP client.
 
     One entry is added to the client's configuration, and nothing else is changed. If a perdure
     server runs at http://127.0.0.1:4747, the client connects to it; otherwise the client starts
     perdure mcp. A token is written as the name of a variable, PERDURE_TOKEN.
+
+    In a folder with a perdure.yaml you are asked whether the client's server should use it; then
+    the entry has its full path. Without a terminal, say --config perdure.yaml or --own.
     """
     from perdure.cli.actions.mcp import install as actions
 
-    options = actions.InstallOptions(client, scope, url, only_print, yes)
-    return actions.install(settings, options)
+    return actions.install(settings, actions.InstallOptions(client, **options))
 
 
 @mcp.command()

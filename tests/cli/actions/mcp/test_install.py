@@ -2,7 +2,11 @@
 
 import contextlib
 import json
+import os
+import pty
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("perdure.cli.actions.mcp.install.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("perdure.cli.actions.mcp.peers.DEFAULT_URL", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -193,3 +197,188 @@ def test_the_ends_of_lines_stay_as_they_are(client: str, home: Path) -> None:
     assert file.with_name(f"{file.name}.perdure-backup").read_bytes() == before
     run("uninstall", client)
     assert file.read_bytes() == before
+
+
+# --- a project that somebody else wrote -----------------------------------------------------------
+
+
+PROJECT_FILES = {
+    "claude": ".mcp.json",
+    "opencode": "opencode.json",
+    "codex": ".codex/config.toml",
+}
+
+
+def _dangling(file: Path, outside: Path) -> None:
+    file.symlink_to(outside / "created.json")
+
+
+def _linked(file: Path, outside: Path) -> None:
+    file.symlink_to(outside / "mine")
+
+
+def _folder_linked(file: Path, outside: Path) -> None:
+    file.parent.rmdir()
+    file.parent.symlink_to(outside)
+
+
+def _endless(file: Path, _: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def _fifo(file: Path, _: Path) -> None:
+    os.mkfifo(file)
+
+
+def _large(file: Path, _: Path) -> None:
+    with file.open("wb") as opened:
+        opened.truncate(1024**3)
+
+
+def _nested(file: Path, _: Path) -> None:
+    if file.suffix == ".toml":
+        file.write_text(f"[{'.'.join(['a'] * 5_000)}]\n")
+    else:
+        file.write_text('{"a":' * 5_000 + "1" + "}" * 5_000)
+
+
+def _folder(file: Path, _: Path) -> None:
+    file.mkdir()
+
+
+HOSTILE = [
+    (client, prepare)
+    for client in CLIENTS
+    for prepare in (_dangling, _linked, _endless, _fifo, _large, _nested, _folder)
+]
+
+
+@pytest.mark.parametrize("client, prepare", [*HOSTILE, ("codex", _folder_linked)])
+def test_a_file_of_a_project_that_is_not_an_ordinary_one_is_left_alone(
+    client: str, prepare: Callable[[Path, Path], None], home: Path
+) -> None:
+    outside, project = home / "outside", home / "project"
+    outside.mkdir()
+    (outside / "mine").write_text(EXISTING[client])
+    file = project / PROJECT_FILES[client]
+    file.parent.mkdir(parents=True)
+    prepare(file, outside)
+    before = sorted(outside.iterdir())
+    with contextlib.chdir(project):
+        result = run("install", client, "--scope", "project", code=1)
+        listed = json.loads(run("status", "--json").stdout)["clients"]
+        run("uninstall", client, "--scope", "project", code=2)
+    (told,) = [line for line in result.stderr.splitlines() if line]
+    assert told.startswith(str(file))
+    assert told.endswith("it was left alone. The entry is:")
+    assert parsed(client, result.stdout)[CLIENTS[client][1]]["perdure"]
+    row = next(item for item in listed if (item["client"], item["scope"]) == (client, "project"))
+    assert row["readable"] is False
+    assert row["problem"] in told
+    assert sorted(outside.iterdir()) == before
+    assert (outside / "mine").read_text() == EXISTING[client]
+
+
+def test_a_link_of_the_person_that_leads_to_no_file_is_left_alone(home: Path) -> None:
+    (home / ".claude.json").symlink_to(home / "dotfiles" / "claude.json")
+    result = run("install", "claude", code=1)
+    assert "is a link that leads to no file; it was left alone" in result.stderr
+    assert not (home / "dotfiles").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(home: Path) -> None:
+    (home / ".codex").write_text("a file in the place of the folder")
+    result = run("install", "codex", code=2)
+    assert result.stderr.splitlines()[0].startswith(f"error: {home}/.codex/config.toml cannot be")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/?token=abc-secret",
+        "http://127.0.0.1:9/#abc-secret",
+        "http://abc-secret@127.0.0.1:9",
+        "127.0.0.1:9/?token=abc-secret",
+    ],
+)
+@pytest.mark.parametrize("option", ["--http", "--server"])
+def test_a_secret_in_the_url_of_a_server_is_neither_written_nor_shown(
+    home: Path, option: str, url: str
+) -> None:
+    """SX.7"""
+    result = run("install", "claude", option, url, code=2)
+    assert "must have no user, query or fragment" in result.stderr
+    assert "abc-secret" not in result.output
+    assert not (home / ".claude.json").exists()
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://", "http://[::1", "http://h:x", "h y"])
+def test_text_that_is_not_the_url_of_a_server_is_refused(home: Path, url: str) -> None:
+    assert "is not the URL of a server" in run("install", "claude", "--http", url, code=2).stderr
+    assert not (home / ".claude.json").exists()
+
+
+# --- the configuration of a project ---------------------------------------------------------------
+
+
+def arguments(*words: str) -> list[str]:
+    entry = json.loads(run("install", "claude", "--print", "--json", *words).stdout)["entry"]
+    found: list[str] = entry["args"]
+    return found[found.index("mcp") :]
+
+
+def test_a_project_is_not_chosen_without_a_person_or_an_option(home: Path) -> None:
+    (home / "perdure.yaml").write_text("agents: {}\n")
+    result = run("install", "claude", code=2)
+    assert "--config perdure.yaml" in result.stderr
+    assert "--own" in result.stderr
+    run("install", "claude", "--yes", code=2)  # is about another entry, not about trust
+    assert not (home / ".claude.json").exists()
+    assert arguments("--own") == ["mcp"]
+    assert arguments("--config", "perdure.yaml") == ["mcp", "--config", str(home / "perdure.yaml")]
+
+
+@pytest.mark.parametrize("answer", ["y", "n", ""])
+def test_a_person_is_asked_whether_the_client_may_use_the_project(
+    home: Path, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "perdure.yaml").write_text("agents: {}\n")
+    assert at_terminal(answer, monkeypatch, "install", "claude") == 0
+    assert "can run Python of its folder and switch the sandbox off" in capsys.readouterr().err
+    entry = json.loads((home / ".claude.json").read_text())["mcpServers"]["perdure"]
+    assert (str(home / "perdure.yaml") in entry["args"]) is (answer == "y")
+
+
+def at_terminal(answer: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run a command of a person who types an answer; return its exit code."""
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, f"{answer}\n".encode())
+    with os.fdopen(terminal) as stdin, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", stdin)
+        with pytest.raises(SystemExit) as ended:
+            cli(["mcp", *words])
+    os.close(keyboard)
+    return int(ended.value.code or 0)
+
+
+def test_every_path_of_an_entry_is_a_full_one(home: Path) -> None:
+    (home / "sub").mkdir()
+    assert arguments("--app", "shop:rt") == ["mcp", "--app", f"{home}/shop:rt"]
+    assert arguments("--app", "sub/shop:rt") == ["mcp", "--app", f"{home}/sub/shop:rt"]
+    assert arguments("--app", "/x/shop:rt") == ["mcp", "--app", "/x/shop:rt"]
+    assert arguments("--store", "sqlite:///p.db") == ["mcp", "--store", f"sqlite:///{home}/p.db"]
+    assert arguments("--store", "files:./p") == ["mcp", "--store", f"files:{home}/p"]
+    url = "postgresql://db/perdure"
+    assert arguments("--store", url, "--tenant", "a") == ["mcp", "--store", url, "--tenant", "a"]
+    run("install", "claude", "--config", "mistyped.yaml", code=2)
+
+
+def test_a_program_of_the_current_folder_is_never_the_command(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "perdure").write_text("#!/bin/sh\n")
+    (home / "perdure").chmod(0o755)
+    monkeypatch.setenv("PATH", ".")
+    entry = json.loads(run("install", "claude", "--print", "--json").stdout)["entry"]
+    assert Path(entry["command"]).is_absolute()
+    assert entry["args"] == ["-P", "-m", "perdure.cli", "mcp"]  # which imports nothing from there

@@ -10,10 +10,15 @@ from typing import Any, Final
 
 from perdure.cli.actions.mcp.json_text import put_member, remove_member
 from perdure.cli.actions.mcp.toml_text import put_table, remove_table
+from perdure.core.json_depth import MAX_DEPTH
 
 NAME: Final = "perdure"
 TOKEN: Final = "PERDURE_TOKEN"  # noqa: S105 - the name of a variable, never its value
 Entry = dict[str, Any]
+
+
+class UnusableFile(ValueError):
+    """Reason why a file is left alone, as the end of a sentence that begins with its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,34 @@ class McpClient:
         """The keys that lead to the entry."""
         return (self.key, NAME)
 
+    def parsed(self, text: str) -> dict[str, Any]:
+        """Return the content of a file; an empty one is an empty object.
+
+        Raises ValueError, which is UnusableFile if it says why.
+        """
+        try:
+            data = self.parse(text) if text.strip() else {}
+        except RecursionError as error:
+            raise UnusableFile("is nested too deeply") from error
+        if not isinstance(data, dict):
+            raise UnusableFile("is not an object")
+        if _is_deeper(data, MAX_DEPTH):
+            raise UnusableFile("is nested too deeply")
+        return data
+
     def rendered(self, entry: Entry) -> str:
         """Return the entry as the only one of a file."""
         return self.put("", self.path, entry)
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Return whether tables and lists are nested deeper than `limit`."""
+    level = [value]
+    for _ in range(limit):
+        tables = [item.values() for item in level if isinstance(item, dict)]
+        lists = [item for item in level if isinstance(item, list)]
+        level = [child for group in (*tables, *lists) for child in group]
+    return any(isinstance(item, dict | list) for item in level)
 
 
 def _home(variable: str, default: str) -> Path:
