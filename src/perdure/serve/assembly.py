@@ -11,7 +11,7 @@ from perdure.serve.http.app import Mount, application
 from perdure.serve.http.auth import Authenticate
 from perdure.serve.http.middleware import App, Rules
 from perdure.serve.http.setup import Setup
-from perdure.serve.mcp.endpoint import PATH, McpEndpoint
+from perdure.serve.mcp.endpoint import PATH, McpEndpoint, preload_sdk
 from perdure.serve.mcp.toolbox import McpOptions
 from perdure.serve.ui.identity import external_identity, local_identity, token_identity
 from perdure.serve.ui.site import Site
@@ -39,6 +39,12 @@ def server_application(rt: Runtime, setup: Setup, closing: anyio.Event | None = 
         identity = local_identity(setup.authenticate)
     protocols = mounts(setup.mcp)
     return application(rt, identity.authenticate, setup.rules, closing, protocols, Site(identity))
+
+
+async def preload_protocols(mcp: McpConfig) -> None:
+    """Import what the first request of a protocol would have to wait for."""
+    if mcp.enabled:
+        await preload_sdk()
 
 
 def mounts(mcp: McpConfig) -> Sequence[Mount]:

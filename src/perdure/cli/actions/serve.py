@@ -24,7 +24,7 @@ from perdure.cli.settings import Settings, config_file
 from perdure.cli.terminal.terminal import Terminal
 from perdure.config import ServerConfig, blocking_warnings, load, token_warnings
 from perdure.errors import ConfigError
-from perdure.serve.assembly import server_application
+from perdure.serve.assembly import preload_protocols, server_application
 from perdure.serve.connections import ACCEPT_AT_ONCE, Capacity, protocol_factory
 from perdure.serve.http.setup import Setup, setup
 
@@ -99,6 +99,7 @@ class _ServerProcess:
             server = self._server()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen_for_signals, server)
+                tasks.start_soon(self._preload, server)
                 if self._has_worker:
                     tasks.start_soon(self._work)
                 self._announce()
@@ -110,6 +111,10 @@ class _ServerProcess:
     async def _work(self) -> None:
         with anyio.CancelScope() as self._worker_scope:
             await self._runtime.work()
+
+    async def _preload(self, server: "_Server") -> None:
+        await server.is_ready.wait()  # the import must not delay it
+        await preload_protocols(self._setup.mcp)
 
     def _stop_worker(self) -> None:
         if self._worker_scope is not None:
@@ -176,6 +181,10 @@ class _ServerProcess:
 class _Server(uvicorn.Server):
     """Server whose process handles signals: it must not exit before the runtime is closed."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_ready = anyio.Event()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Install no signal handlers."""
@@ -186,6 +195,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
+        self.is_ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for responses that are still received, not for streams that were cancelled."""

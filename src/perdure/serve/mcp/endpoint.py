@@ -1,10 +1,12 @@
 """The MCP server over HTTP: `/mcp` for both protocol eras, and `/mcp/compat` for the raw form.
 
-The SDK is imported with the first request: it takes a second. Its session manager runs beside the
-drives of the runtime, so a mounted application needs no lifespan of its own.
+The SDK takes a second to import, which some clients do not wait for: `perdure serve` does it in a
+thread once it is ready, a mounted application with the first request. Its session manager runs
+beside the drives of the runtime, so a mounted application needs no lifespan of its own.
 """
 
 import asyncio
+import logging
 from importlib import import_module
 from typing import Any, Final
 
@@ -18,6 +20,8 @@ from perdure.serve.http.errors import error_response
 from perdure.serve.http.middleware import ROUTE_PATH, Receive, Rules, Scope, Send
 from perdure.serve.mcp.access import CALLER, Caller
 from perdure.serve.mcp.toolbox import McpOptions
+
+logger = logging.getLogger("perdure")
 
 PATH: Final = "/mcp"
 COMPAT: Final = "/mcp/compat"
@@ -76,7 +80,7 @@ class McpEndpoint:
         """Return the running session manager; a runtime that was opened again gets a new one."""
         async with self._opening:
             if self._sessions is None or not self._sessions.is_running:
-                module = await _import_sdk()
+                module = await load_sdk()
                 self._sessions = module.Sessions(
                     self._state.service, self._options, self._rules.max_body, self._state.closing
                 )
@@ -98,8 +102,18 @@ class _State:
         self.shared = shared
 
 
-async def _import_sdk() -> Any:
-    """Import what needs the SDK, in a thread. Raises PerdureError MCP_NOT_INSTALLED."""
+async def preload_sdk() -> None:
+    """Import what needs the SDK; without the SDK, each request gets the error."""
+    try:
+        await load_sdk()
+    except NotFound as error:
+        logger.debug("%s", error)
+    else:
+        logger.debug("the MCP library is loaded")
+
+
+async def load_sdk() -> Any:
+    """Import what needs the SDK, in a thread. Raises NotFound MCP_NOT_INSTALLED."""
     try:
         return await to_thread.run_sync(import_module, _SDK)
     except ModuleNotFoundError as error:

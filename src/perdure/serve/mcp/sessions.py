@@ -22,6 +22,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from perdure.errors import PerdureError
 from perdure.runtime.sessions.service import Service
+from perdure.serve.http.dependencies import read_all
+from perdure.serve.http.middleware import Message, Receive
 from perdure.serve.mcp.access import CALLER, Caller
 from perdure.serve.mcp.application import application_of
 from perdure.serve.mcp.methods import Methods, Parts
@@ -99,6 +101,8 @@ class Sessions:
         caller: Caller = scope[CALLER]
         # A session belongs to the principal that opened it.
         scope["user"] = _user(caller.name, caller.tenant)
+        if scope["method"] == "POST":
+            receive = await _with_whole_body(receive)
         headers = dict(scope["headers"])
         revision: bytes = headers.get(b"mcp-protocol-version", b"")
         if revision.decode("latin-1") in MODERN_PROTOCOL_VERSIONS:
@@ -255,6 +259,20 @@ async def _receive_nothing() -> dict[str, Any]:
 
 async def _send_nothing(_: Any) -> None:
     return
+
+
+async def _with_whole_body(receive: Receive) -> Receive:
+    """Return a `receive` that begins with the whole body. Raises ClientDisconnect, Refused.
+
+    If the SDK read the body, it would log a client that goes away meanwhile as an error of its
+    own, with a traceback, and answer a body that is too large in the same way.
+    """
+    messages: list[Message] = [{"type": "http.request", "body": await read_all(receive)}]
+
+    async def receive_whole() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_whole
 
 
 @lru_cache(1_000)
