@@ -1,8 +1,10 @@
 """Spans, as OpenTelemetry's own library collects them."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from tests.runtime.mcp.world import World
 
 from perdure import Agent, File, Runtime, ToolError, tool
 from perdure.errors import ConfigError
+from perdure.runtime.telemetry import SCHEMA_URL
 from perdure.testing import ScriptedModel
+from perdure.testing.endpoint import fake_endpoint
 
 
 @pytest.fixture
@@ -229,3 +233,57 @@ def test_a_program_without_a_collector_loads_no_telemetry() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert shown.stdout.split("\n")[:2] == ["hi", "[]"]
+
+
+async def test_the_scope_has_a_version_and_the_schema_of_the_conventions(
+    spans: InMemorySpanExporter,
+) -> None:
+    one = clerk()
+    async with Runtime("memory:", agents=[one]) as rt:
+        await rt.session("s", agent=one).run("Go")
+    for span in spans.get_finished_spans():
+        scope = span.instrumentation_scope
+        assert scope is not None
+        assert (scope.name, scope.version) == ("perdure", metadata.version("perdure"))
+        assert scope.schema_url == SCHEMA_URL
+
+
+async def test_instructions_are_text_parts(spans: InMemorySpanExporter) -> None:
+    one = Agent("clerk", model=ScriptedModel([{"text": "Done."}]), instructions="Help.")
+    async with Runtime("memory:", agents=[one], telemetry={"content": True}) as rt:
+        await rt.session("s", agent=one).run("Go")
+    (chat,) = [span for span in spans.get_finished_spans() if span.name.startswith("chat ")]
+    instructions = json.loads(str((chat.attributes or {})["gen_ai.system_instructions"]))
+    assert instructions == [{"type": "text", "content": "Help."}]
+
+
+MODELS = {
+    "anthropic:claude-sonnet-4-6": "ANTHROPIC_BASE_URL",
+    "openai:gpt-5": "OPENAI_BASE_URL",
+    "openai-responses:gpt-5": "OPENAI_BASE_URL",
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_request_to_a_provider_is_one_span_with_the_id_of_the_response(
+    spans: InMemorySpanExporter, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library of a provider may create spans too, and read none of the diverted stream."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    turns: list[dict[str, Any]] = [{"calls": [{"tool": "look", "args": {"what": "a cat"}}]}]
+    with fake_endpoint([*turns, {"text": "All done."}]) as endpoint:
+        suffix = "" if model.startswith("anthropic") else "/v1"
+        monkeypatch.setenv(MODELS[model], f"{endpoint.url}{suffix}")
+        one = Agent("clerk", model=model, tools=[look])
+        async with Runtime("memory:", agents=[one]) as rt:
+            assert (await rt.session("s", agent=one).run("Go")).output == "All done."
+    finished = spans.get_finished_spans()
+    assert {span.instrumentation_scope.name for span in finished if span.instrumentation_scope} == {
+        "perdure"
+    }
+    assert not any(span.status.status_code is trace.StatusCode.ERROR for span in finished)
+    chats = [span for span in finished if span.name.startswith("chat ")]
+    ids = [str((span.attributes or {}).get("gen_ai.response.id")) for span in chats]
+    assert len(set(ids)) == 2
+    assert "None" not in ids

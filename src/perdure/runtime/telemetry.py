@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # an optional dependency, imported only if the program has im
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 _BY_ENVIRONMENT: Final = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev"  # of the conventions
 _TRACE: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _PROVIDERS: Final = {"openai-responses": "openai", "google": "gcp.gemini"}
 _USAGE: Final = {
@@ -97,7 +100,7 @@ class Telemetry:
         provider = trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             return None
-        return provider.get_tracer("perdure")
+        return provider.get_tracer("perdure", _version(), schema_url=SCHEMA_URL)
 
     def drive(
         self, agent: str, session_id: str, before: State
@@ -170,7 +173,8 @@ def _chat(
     attributes["gen_ai.request.model"] = name or model
     with _span(tracer, f"chat {name or model}", attributes, is_client=True) as span:
         if shows:
-            span.set_attribute("gen_ai.system_instructions", request.instructions)
+            instructions = _parts(request.instructions, ())
+            span.set_attribute("gen_ai.system_instructions", _json(instructions))
             span.set_attribute("gen_ai.input.messages", _json(_messages(request.messages)))
 
         def record(answer: Answer) -> None:
@@ -219,6 +223,15 @@ def _span(
             raise
 
 
+@cache
+def _version() -> str | None:
+    """Return the version of perdure; None if it is not installed, as in a frozen program."""
+    try:
+        return metadata.version("perdure")
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _common(operation: str, agent: str, session_id: str) -> dict[str, str]:
     return {
         "gen_ai.operation.name": operation,
@@ -256,6 +269,8 @@ def _answer_attributes(answer: Answer) -> dict[str, Any]:
     for name, amount in (answer.usage or {}).items():
         if name in _USAGE:
             attributes[_USAGE[name]] = int(amount)
+    if answer.response_id:
+        attributes["gen_ai.response.id"] = answer.response_id
     if answer.model:
         attributes["gen_ai.response.model"] = answer.model
     if answer.stop:

@@ -247,3 +247,4 @@ class Answer:
     provider: str | None = None
     model: str | None = None
     native: bytes | None = None  # JSON: the content blocks of the provider, byte for byte
+    response_id: str | None = None  # of the provider; for telemetry, not recorded

@@ -206,6 +206,7 @@ class AnthropicReader(ResponseReader):
     def __init__(self) -> None:
         super().__init__()
         self._blocks: dict[int, _StreamedBlock] = {}
+        self._id: str | None = None
         self._usage: Json = {}
         self._end: Json = {}
         self._is_exact = True
@@ -217,7 +218,9 @@ class AnthropicReader(ResponseReader):
             case "content_block_delta":
                 return self._read_delta(event.get("index", 0), event["delta"])
             case "message_start":
-                self._count((event.get("message") or {}).get("usage"))
+                message = event.get("message") or {}
+                self._id = message.get("id")
+                self._count(message.get("usage"))
             case "message_delta":
                 self._end = {**self._end, **(event.get("delta") or {})}
                 self._count(event.get("usage"))
@@ -282,6 +285,7 @@ class AnthropicReader(ResponseReader):
                 refusal=str(details.get("explanation") or "") if stop == "refusal" else None,
                 native=native_json(items) if is_exact else None,
                 is_complete=self.is_complete(items if is_exact else ()),
+                id=self._id,
             )
 
     def _count(self, usage: Json | None) -> None:

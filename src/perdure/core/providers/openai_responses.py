@@ -231,6 +231,7 @@ class OpenAIResponsesReader(ResponseReader):
                 refusal="".join(refusals) if is_refused else None,
                 native=native_json(items),
                 is_complete=self.is_complete(items),
+                id=self._end.get("id"),
             )
 
     def _usage_counts(self) -> dict[str, float]:

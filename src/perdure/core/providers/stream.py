@@ -41,6 +41,7 @@ class ReceivedResponse:
     refusal: str | None = None
     native: bytes | None = None
     is_complete: bool = True  # otherwise the stream was cut off
+    id: str | None = None  # the provider's own
 
 
 class ProviderStreamError(Exception):

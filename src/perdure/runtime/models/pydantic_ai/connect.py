@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -106,7 +106,25 @@ def _provider(
             f"the provider {provider.name} does not accept a base_url; "
             "for a compatible server name the provider openai"
         )
-    return kind(**{name: value for name, value in options.items() if name in parameters})
+    chosen = kind(**{name: value for name, value in options.items() if name in parameters})
+    return _without_spans(chosen, parameters)
+
+
+def _without_spans(provider: TheirProvider[Any], parameters: Collection[str]) -> TheirProvider[Any]:
+    """Return the provider with a client that creates no spans of its own.
+
+    The client does not read the streams that perdure diverts, and would report each of them as
+    an error. perdure's own span describes the request. And a client that traces adds a header
+    that is valid for one request, which keeps requests out of the cache.
+    """
+    copy = getattr(provider.client, "copy", None)
+    if copy is None or "anthropic_client" not in parameters:
+        return provider
+    if "open_telemetry" not in inspect.signature(copy).parameters:
+        return provider
+    kind: Any = type(provider)
+    untraced: TheirProvider[Any] = kind(anthropic_client=copy(open_telemetry=False))
+    return untraced
 
 
 def _environment_key(provider: Provider) -> str | None:

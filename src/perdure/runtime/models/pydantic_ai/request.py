@@ -217,6 +217,7 @@ class PydanticAIRequest:
             provider=self.provider.log_name,
             model=self.model_name,
             native=response.native,
+            response_id=response.id,
         )
 
 

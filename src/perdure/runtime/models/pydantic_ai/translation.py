@@ -242,6 +242,7 @@ def received_response(response: ModelResponse) -> ReceivedResponse:
         usage=_usage(response),
         stop=_stop(response),
         refusal=str(details.get("refusal") or "") if is_refused else None,
+        id=response.provider_response_id,
     )
 
 
