@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 PACKAGES: Final = (
-    "@anthropic-ai/claude-code@2.1.197",
+    "@anthropic-ai/claude-code@2.1.327",
     "opencode-ai@1.18.33",
-    "@openai/codex@0.166.0",
+    "@openai/codex@0.169.0",
 )
 Json = dict[str, Any]
 
@@ -24,6 +24,8 @@ class McpProgram:
     configure: Callable[[Path, str], Mapping[str, str]]
     turn: Callable[[str, Json], Json]
     results: Callable[[Json], list[str]]
+    uses_newest_models: bool = False  # it sends what older models of its provider refuse
+    polls: int = 1  # after a restart of the server; some need time until they connect again
 
     def environment(self, home: Path, model_url: str) -> dict[str, str]:
         """Return the environment of a new user whose model is at this URL; write its settings."""
@@ -146,6 +148,8 @@ CLAUDE: Final = McpProgram(
     _configure_claude,
     _claude_turn,
     _claude_results,
+    uses_newest_models=True,
+    polls=5,
 )
 OPENCODE: Final = McpProgram(
     "opencode", ("opencode", "run"), _configure_opencode, _opencode_turn, _opencode_results

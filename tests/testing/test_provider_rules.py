@@ -24,7 +24,7 @@ R01 R02 R03 R04 R05 R06 R07 R08 R09 R10 R11 R12 R13 R14 R15 R20 R21 R24 R25 R26 
 """,
     )
 )
-STRICT = {"A12", "A13s", "A14s", "A17", "A18", "A60", "A61", "C16", "R14", "R21"}
+STRICT = {"A07", "A12", "A13s", "A14s", "A17", "A18", "A60", "A61", "C16", "R14", "R21"}
 
 
 def signed(block: Mapping[str, Any]) -> bool:
@@ -62,6 +62,23 @@ def test_what_only_some_models_refuse_is_found_only_when_strict(rule: str) -> No
     sample = SAMPLES[rule]
     lenient = check(sample.fails, sample.format, strict=False, signed=signed)
     assert rule not in {finding.rule for finding in lenient}
+
+
+def test_the_newest_models_take_a_system_message_with_settings_of_its_own() -> None:
+    settings = {"output_config": {"effort": "medium"}}
+    system = {"role": "system", "content": [{"type": "text", "text": "be kind"}], **settings}
+    user = {"role": "user", "content": "hi"}
+
+    def rules(*messages: dict[str, Any], strict: bool = False) -> list[str]:
+        body = {"messages": list(messages), "max_tokens": 1}
+        return [finding.rule for finding in check(body, "anthropic", strict=strict)]
+
+    assert rules(user, system) == []
+    assert rules(user, system, strict=True) == ["A06", "A07"]
+    assert rules({**user, **settings}, system) == ["A06"]
+    assert rules(user, {**system, "id": "m1"}) == ["A06"]
+    image = {"type": "image", "source": {}}
+    assert rules(user, {**system, "content": [image]}) == ["A15"]
 
 
 @pytest.mark.parametrize("provider", RULES)

@@ -18,6 +18,9 @@ _USER: Final = frozenset({"text", "image", "document", "tool_result", "search_re
 _ASSISTANT: Final = frozenset(
     {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"}
 )
+_KINDS: Final = {"user": _USER, "system": frozenset({"text"})}
+_MESSAGE_KEYS: Final = frozenset({"role", "content"})
+_SYSTEM_KEYS: Final = frozenset({"output_config"})  # of the newest models, as the role itself
 _BLOCK_KEYS: Final = {
     "text": {"type", "text", "citations", "cache_control"},
     "image": {"type", "source", "cache_control"},
@@ -67,7 +70,9 @@ def _system_blank(request: CheckedRequest) -> Iterator[str]:
 @_rule("A06", "Extra inputs are not permitted")
 def _extra(request: CheckedRequest) -> Iterator[str]:
     for index, message in request.messages():
-        for key in sorted(map(str, set(message) - {"role", "content"})):
+        is_newest = not request.strict and message.get("role") == "system"
+        allowed_keys = _MESSAGE_KEYS | _SYSTEM_KEYS if is_newest else _MESSAGE_KEYS
+        for key in sorted(map(str, set(message) - allowed_keys)):
             yield f"messages.{index}.{key}"
     for path, _, block in request.blocks():
         allowed = _BLOCK_KEYS.get(str(block.get("type")))
@@ -79,6 +84,7 @@ def _extra(request: CheckedRequest) -> Iterator[str]:
     "A07",
     'messages: Unexpected role "system". The Messages API accepts a top-level `system` '
     'parameter, not "system" as an input message role.',
+    strict=True,
 )
 def _no_system(request: CheckedRequest) -> Iterator[str]:
     yield from (
@@ -164,7 +170,7 @@ def _kinds(request: CheckedRequest) -> Iterator[str]:
     for path, role, block in request.blocks():
         kind = str(block.get("type"))
         is_server_result = kind.endswith("_tool_result") and kind != "tool_result"
-        if kind not in (_USER if role == "user" else _ASSISTANT) and not (
+        if kind not in _KINDS.get(role, _ASSISTANT) and not (
             is_server_result and role == "assistant"
         ):
             yield path
