@@ -233,6 +233,13 @@ async def test_a_malformed_list_is_passed_over(manager: Manager) -> None:
     assert [todo["content"] for todo in await manager.recover_todos("s")] == ["Dig"]
 
 
+async def test_a_list_that_was_cleared_stays_cleared(manager: Manager) -> None:
+    """S2.39"""
+    full, empty = call("a", "TodoWrite", todos=[TODO]), call("b", "TodoWrite", todos=[])
+    await recovered(manager, user("x"), full, result("a"), empty, result("b"))
+    assert await manager.recover_todos("s") == []
+
+
 async def test_without_a_list_there_are_none(manager: Manager) -> None:
     """S2.39, S2.64: what is shown to people is not what is recovered."""
     await recovered(manager, user("x"), event("todo_update", todos=[TODO]), call("a"), result("a"))

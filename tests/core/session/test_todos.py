@@ -84,3 +84,12 @@ def test_a_recovered_list_keeps_every_item_and_says_what_was_changed() -> None:
         "todo 6 has no content: left out",
     )
     assert recovered_todos([None, 5]) is None
+
+
+def test_an_empty_list_is_recovered_as_an_empty_list() -> None:
+    """S2.39"""
+    recovered = recovered_todos([])
+    assert recovered is not None
+    assert (recovered.todos, recovered.problems) == ((), ())
+    assert recovered_todos({}) is None
+    assert recovered_todos(None) is None

@@ -71,14 +71,15 @@ class RecoveredTodos(NamedTuple):
 
 
 def recovered_todos(items: object) -> RecoveredTodos | None:
-    """Return a recorded list with every item that has content; None if it has none.
+    """Return a recorded list with every item that has content; None if it is malformed.
 
-    An item that breaks a rule is changed rather than dropped. Only repetitions are left out.
+    An item that breaks a rule is changed rather than dropped. Only repetitions are left out. An
+    empty list is valid: it clears the one before.
     """
     recovery = _Recovery()
     for number, item in enumerate(items[:_MAX_RECOVERED] if isinstance(items, list) else (), 1):
         recovery.add(item, number)
-    if not recovery.items:
+    if not recovery.items and items != []:
         return None
     if isinstance(items, list) and len(items) > _MAX_RECOVERED:
         recovery.problems.append(f"only the first {_MAX_RECOVERED} todos were kept")
