@@ -279,7 +279,12 @@ class Driver(LeasedWriter):
     async def _rest(self, effect: effects.Idle | Park) -> bool:
         if isinstance(effect, Park):
             return await self._park(effect)
-        await self._wait(effect)
+        # A worker would expire the overdue calls, but none may be running.
+        deadline = await self.next_deadline()
+        ends = [end for end in (effect.until, deadline) if end is not None]
+        await self._wait(effects.Idle(min(ends, default=None), effect.in_place))
+        if deadline is not None:
+            await self.expire_overdue()
         return False
 
     async def _wait(self, idle: effects.Idle) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -13,6 +15,8 @@ from perdure.core.driver.draft_builder import Draft, RecordChange
 from perdure.core.driver.effects import Park
 from perdure.core.log import events
 from perdure.core.log.events import Event
+from perdure.core.pending import record as pending_records
+from perdure.core.pending.commands import Expire
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MOST_WAITING, POISONED
 from perdure.core.session.state import State
@@ -22,7 +26,7 @@ from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.inbox.children import taken_put
 from perdure.runtime.records.budgets import Spending, SpendingCommit
 from perdure.runtime.records.cache import CachedSession
-from perdure.runtime.records.entries import PendingEntry, SessionEntry
+from perdure.runtime.records.entries import PendingEntry, SessionEntry, open_calls
 from perdure.runtime.records.log import Log, LogExtension, as_record
 from perdure.runtime.resources import Resources
 from perdure.store.base import (
@@ -57,6 +61,40 @@ class PlannedCommit(Struct, frozen=True, gc=False):
     after: LogExtension
 
 
+class Deadlines:
+    """Deadlines of the pending calls of a drive, the next one first.
+
+    One that was put off or settled elsewhere stays: the settlement then changes nothing.
+    """
+
+    __slots__ = ("_dues", "_heap", "is_complete")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+        self._dues: dict[str, int] = {}  # by pending id
+        self.is_complete = False  # with the calls that earlier drives have opened
+
+    def add(self, records: Iterable[PendingRecord]) -> None:
+        """Add the deadlines of calls, or change them."""
+        for record in records:
+            if record.due is not None and self._dues.get(record.id) != record.due:
+                self._dues[record.id] = record.due
+                heappush(self._heap, (record.due, record.id))
+
+    def next(self) -> int | None:
+        """Return the next deadline, past or future."""
+        return self._heap[0][0] if self._heap else None
+
+    def take_overdue(self, now: int) -> list[str]:
+        """Return the ids of overdue calls, and forget them: each is expired once."""
+        overdue = []
+        while self._heap and self._heap[0][0] <= now:
+            due, pending_id = heappop(self._heap)
+            if self._dues.get(pending_id) == due:
+                overdue.append(pending_id)
+        return overdue
+
+
 class LeasedWriter:
     """One session under one lease: its log and entries, as last read or written here.
 
@@ -69,6 +107,7 @@ class LeasedWriter:
         "_started_at",
         "_unknown_count",
         "agent",
+        "deadlines",
         "entry",
         "expected_head",
         "has_written",
@@ -95,6 +134,7 @@ class LeasedWriter:
         self.agent = agent
         self.is_valid = is_valid
         self.pending: dict[str, PendingEntry] = {}  # as they were last written here
+        self.deadlines = Deadlines()
         self.spending: Spending | None = None  # of a session with a parent or a budget
         self.trace: str | None = None  # of this drive
         self.has_written = False
@@ -176,6 +216,28 @@ class LeasedWriter:
         """Return the record of a call as it was last written here, if it was."""
         pending = None if pending_id is None else self.pending.get(pending_id)
         return None if pending is None else pending.record
+
+    # --- deadlines ----------------------------------------------------------------------------
+
+    async def next_deadline(self) -> int | None:
+        """Return when the next pending call of the session expires."""
+        ids = () if self.deadlines.is_complete else self.log.state.pending_ids
+        if ids:
+            self.deadlines.is_complete = True
+            if all(pending_id in self.pending for pending_id in ids):
+                self.deadlines.add([self.pending[pending_id].record for pending_id in ids])
+            else:
+                entries = open_calls(self.resources.store, self.lease.stream)
+                self.deadlines.add([pending_records.decode(entry.data) async for entry in entries])
+        return self.deadlines.next()
+
+    async def expire_overdue(self) -> None:
+        """Settle the pending calls whose deadlines have passed."""
+        for pending_id in self.deadlines.take_overdue(self.resources.store.now()):
+            self.pending.pop(pending_id, None)  # a guess, which is read again if it is needed
+            with suppress(PerdureError):  # another process has settled it
+                outcome = await self.resources.pending_inbox.settle(pending_id, Expire())
+                self.deadlines.add([outcome.record])  # if it was put off
 
     # --- planning a commit --------------------------------------------------------------------
 
@@ -261,7 +323,7 @@ class LeasedWriter:
         self._unknown_count, self.has_written = 0, True
         self._has_start = self._has_start or bool(records)
         self.entry = entry or self.entry
-        self.pending.update({item.record.id: item for item in (*pending, *same)})
+        self._note_pending(pending, same)
         if heads[stream] == self.expected_head:
             self.log.apply(commit.after, records, heads.foreign_writes)
         else:
@@ -356,6 +418,10 @@ class LeasedWriter:
         for pending_id, change in draft.settled_changes.items():
             entries += _changed(await self._read_pending(pending_id), change)
         return entries, same
+
+    def _note_pending(self, changed: list[PendingEntry], same: list[PendingEntry]) -> None:
+        self.pending.update({item.record.id: item for item in (*changed, *same)})
+        self.deadlines.add([item.record for item in changed])
 
     async def _taken_mail(self, draft: Draft) -> list[Put]:
         """Return the puts of the mail that the draft delivers."""

@@ -99,6 +99,25 @@ class Runs:
                 with suppress(PerdureError):  # another process has settled it
                     await self._resources.pending_inbox.settle(call.key, Expire())
 
+    async def next_deadline(self, stream: str, head: int) -> int | None:
+        """Return when the next call of a session expires that is at rest at this head."""
+        cached = self._resources.cache.get(stream)
+        if cached is not None and cached.head == head and cached.pending_entries is not None:
+            dues = [call.record.due for call in cached.pending_entries.values()]
+        else:
+            dues = [call.due async for call in open_calls(self._resources.store, stream)]
+        return min((due for due in dues if due is not None), default=None)
+
+    def seconds_until(self, instant: int | None, at_most: float) -> float:
+        """Return how long to wait for an instant of the store's clock, at most so long."""
+        if instant is None:
+            return at_most
+        return min(max(0, instant - self._resources.store.now()) / 1_000, at_most)
+
+    def is_past(self, instant: int) -> bool:
+        """Return whether an instant has been reached, by the store's clock."""
+        return instant <= self._resources.store.now()
+
     # --- driving ------------------------------------------------------------------------------
 
     async def start(self, entry: SessionEntry) -> Driver | None:
@@ -223,8 +242,9 @@ class Runs:
     ) -> None:
         """Wait until a condition holds, which is asked again whenever the session has changed.
 
-        With `drive`, the session is driven here whenever it is free. The condition raises NotFound
-        if the session was deleted: that is not reported as a change, because nothing has grown.
+        With `drive`, the session is driven here whenever it is free, and its overdue calls expire.
+        The condition raises NotFound if the session was deleted: that is not reported as a change,
+        because nothing has grown.
         """
         self._drives.background.start()
         changed = asyncio.Event()
@@ -235,13 +255,19 @@ class Runs:
         with self.subscribe(entry.stream, on_change):
             while True:
                 changed.clear()
+                deadline: int | None = None
                 if drive:
                     await self.follow(entry)
+                    head = (await self.position(entry)).head
+                    deadline = await self.next_deadline(entry.stream, head)
                 if await is_over():
                     return
-                while not await _wait_briefly(changed, RECHECK_S):
+                while not await _wait_briefly(changed, self.seconds_until(deadline, RECHECK_S)):
                     if await is_over():
                         return
+                    if deadline is not None and self.is_past(deadline):
+                        await self.expire(entry)
+                        break
 
     async def wait_until_parked(
         self, entry: SessionEntry, seconds: float, is_closing: Callable[[], bool]
@@ -350,6 +376,7 @@ class SessionTree:
         self._entries: dict[str, SessionEntry] = {}
         self._drives: dict[str, Driver] = {}  # started here
         self._resting: dict[str, Slice] = {}  # sessions at rest, unless they changed since
+        self._deadlines: dict[str, int] = {}  # when the next call of one at rest expires
         self._listed: dict[str, int] = {}  # heads at which the children of sessions were listed
         self._names: set[str] = set()  # ids of all sessions
         self._changed = asyncio.Event()
@@ -363,9 +390,18 @@ class SessionTree:
             self._add(stack, self._root)
             while True:
                 self._changed.clear()
+                await self._expire_overdue()
                 if not await self._drive_all(stack):
                     return self._last_drive()
-                await _wait_briefly(self._changed)
+                deadline = min(self._deadlines.values(), default=None)
+                await _wait_briefly(self._changed, self._runs.seconds_until(deadline, FOLLOW_S))
+
+    async def _expire_overdue(self) -> None:
+        """Settle the overdue calls of sessions at rest; drivers do it for the others."""
+        for stream, deadline in [*self._deadlines.items()]:
+            if self._runs.is_past(deadline):
+                del self._deadlines[stream]  # a call that cannot expire is not tried for ever
+                await self._runs.expire(self._entries[stream])
 
     def _last_drive(self) -> Driver | None:
         """Return the drive after which the root has not changed; None if there is none."""
@@ -377,7 +413,7 @@ class SessionTree:
         def on_change(head: int) -> None:
             position = self._resting.get(entry.stream)
             if position is None or position.head < head:
-                self._resting.pop(entry.stream, None)
+                self._set_moving(entry.stream)
                 self._changed.set()
 
         self._entries[entry.stream] = entry
@@ -411,10 +447,13 @@ class SessionTree:
             return
         if drive is not None and drive.error is not None and entry is self._root:
             raise drive.error
-        self._resting.pop(entry.stream, None)
+        self._set_moving(entry.stream)
         position = await self._runs.position(entry)
         if await self._runs.is_resting(entry, position):
+            deadline = await self._runs.next_deadline(entry.stream, position.head)
             self._resting[entry.stream] = position
+            if deadline is not None:
+                self._deadlines[entry.stream] = deadline
         elif (drive := await self._runs.start(entry)) is not None:
             self._drives[entry.stream] = drive
         await self._add_children(stack, entry, position.head)
@@ -428,7 +467,7 @@ class SessionTree:
         for stream, position in [*self._resting.items()]:
             try:
                 if (await self._runs.position(self._entries[stream])).head != position.head:
-                    self._resting.pop(stream, None)
+                    self._set_moving(stream)
             except NotFound:
                 self._remove(stream)
         return len(self._resting) < len(self._entries)
@@ -438,7 +477,12 @@ class SessionTree:
         if stream == self._root.stream:
             raise session_not_found(self._root.record.id)
         del self._entries[stream]
+        self._set_moving(stream)
+
+    def _set_moving(self, stream: str) -> None:
+        """Forget that a session was at rest: it has changed, or may be driven."""
         self._resting.pop(stream, None)
+        self._deadlines.pop(stream, None)
 
     # --- children -----------------------------------------------------------------------------
 
