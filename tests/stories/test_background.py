@@ -125,6 +125,67 @@ async def test_a_blocking_output_parks_the_parent_and_takes_the_outcome(
         assert await notifications(rt) == []
 
 
+async def test_a_blocking_output_of_a_manager_takes_the_outcome(runtime: MakeRuntime) -> None:
+    """S1.22: before its end, and after it."""
+    one = lead({"text": "Started."})
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Start")
+        manager = BackgroundManager(rt, session="s")
+        launched = await manager.background_task("researcher", "Tides?")
+        answer = await manager.background_output(launched["task_id"], block=True)
+        assert (answer["status"], answer["output"]) == ("completed", "First.")
+        again = await manager.background_output(launched["task_id"])
+        assert again["output"] == "First."
+        ended = await manager.background_task("researcher", "Moons?")
+        await rt.session(rt.task(ended["task_id"]).session_id).run()
+        assert (await manager.background_output(ended["task_id"], block=True))["output"] == "First."
+        await rt.session("s").run()
+        assert await notifications(rt) == []
+        taken = [mail for event in await events(rt, "s", "mail_taken") for mail in event["mail"]]
+        assert taken == [f"{launched['task_id']}.1", f"{ended['task_id']}.1"]
+
+
+async def test_a_blocking_output_of_a_manager_leaves_what_comes_too_late_to_the_parent(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.22, S1.19"""
+    child = researcher({"calls": [call("look")]}, {"text": "At last."}, tools=[look])
+    one = lead({"text": "Started."}, {"text": "Read."}, child=child)
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Start")
+        manager = BackgroundManager(rt, session="s")
+        launched = await manager.background_task("researcher", "Tides?")
+        answer = await manager.background_output(launched["task_id"], block=True, timeout=200)
+        assert (answer["status"], "still running" in answer["message"]) == ("running", True)
+        (below,) = (await rt.task(launched["task_id"]).get()).pending
+        await rt.submit_result(below.id, "seen")
+        await rt.session("s").run()
+        (notification,) = await notifications(rt)
+        assert "At last." in notification["content"]
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_answer_to_the_parent(
+    runtime: MakeRuntime,
+) -> None:
+    """S1.20: the clock stands still."""
+    child = researcher(
+        {"text": "First."}, {"calls": [call("look")]}, {"text": "Second."}, tools=[look]
+    )
+    one = lead({"text": "Started."}, {"text": "Read."}, {"text": "Read."}, child=child)
+    async with runtime(one) as rt:
+        await rt.session("s", agent=one).run("Start")
+        task = await rt.spawn("researcher", "Tides?", parent="s")
+        await rt.session("s").run()
+        with anyio.move_on_after(0.3) as scope:
+            await task.resume("More?", block=True)
+        assert scope.cancelled_caught
+        (below,) = (await task.get()).pending
+        await rt.submit_result(below.id, "seen")
+        with anyio.fail_after(20):
+            await rt.session("s").run()
+        assert "Second." in (await notifications(rt))[-1]["content"]
+
+
 async def begun(rt: Runtime, one: Agent[Any]) -> str:
     """Return a parent session that has completed a first run."""
     set_turns(one, [{"text": "Started."}])

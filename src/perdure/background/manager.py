@@ -12,7 +12,10 @@ from perdure.runtime.values import Content
 
 
 class BackgroundManager:
-    """The six background tools, for a program. Reading never takes mail from a parent.
+    """The six background tools, for a program.
+
+    As a model's call does, one with `block` takes the outcome that it returns: the parent is not
+    notified of it. Without `block`, reading takes nothing.
 
     `session` is the parent of what is launched here, and the list has its tasks. Without it, what
     is launched has no parent, and the list has the tasks of all sessions. An id names any task.
@@ -37,10 +40,14 @@ class BackgroundManager:
         block: bool = False,
         timeout: float = DEFAULT_TIMEOUT_MS,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> dict[str, Any]:
-        """Return the outcome of a task; with `block`, after it has ended or `timeout` ms."""
+        """Return the outcome of a task; with `block`, when it has ended or after `timeout` ms.
+
+        With `block` the outcome is taken; if the time is over first, the parent is notified.
+        """
         task = await self._task(task_id)
-        if block and task.may_move:
-            task = await service_of(self._rt).background.wait(task, parse_timeout(timeout))
+        if block:
+            wait_ms = parse_timeout(timeout)
+            return await service_of(self._rt).background.read_and_take(task, wait_ms)
         return await service_of(self._rt).background.outcome(task)
 
     async def background_resume(

@@ -55,6 +55,7 @@ PUBLIC = {
     "delegation_complete": {"taskID", "status"},
     "delegation_cleared": {"taskIDs"},
     "mail_taken": {"mail"},
+    "reservation_ended": {"mail"},
     "session_recovery": {"issues"},
     "safety_limit": {"limit", "value"},
     "agent_iteration": set(),

@@ -2,7 +2,7 @@
 
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
-from perdure.core.session.children import BACKGROUND_AUTHOR
+from perdure.core.session.children import BACKGROUND_AUTHOR, CALLER_CHECK_MS
 from perdure.core.session.state import State, fold
 
 
@@ -47,11 +47,30 @@ def test_an_outcome_of_a_call_is_delivered_by_its_result() -> None:
 def test_an_outcome_is_reserved_for_a_caller_that_waits() -> None:
     """S1.18, S1.20"""
     state = fold(log(user(), launched(1), ended(1, reserved_until=500)))
-    assert state.children.due_mail(499) == []
+    assert state.children.due_mail(499, {}) == []
     assert state.children.next_due(499) == 500
-    assert state.children.due_mail(500) == ["bg_1.1"]
+    assert state.children.due_mail(500, {}) == ["bg_1.1"]
     taken = fold([StampedEvent(4, 40, events.MailTaken(mail=("bg_1.1",), by="x"))], state)
     assert not taken.children.mail
+
+
+def test_a_reservation_ends_with_the_process_of_its_caller() -> None:
+    """S1.20"""
+    state = fold(log(user(), launched(1), ended(1, reserved_until=90_000, reserved_by="p")))
+    assert state.children.holders(10) == {"p"}
+    assert state.children.due_mail(10, {"p": True}) == []
+    assert state.children.due_mail(10, {"p": False}) == ["bg_1.1"]
+    assert state.children.next_due(10) == 10 + CALLER_CHECK_MS
+    assert state.children.next_due(89_900) == 90_000
+
+
+def test_a_reservation_ends_when_its_caller_does_not_wait_any_more() -> None:
+    """S1.20"""
+    state = fold(log(user(), launched(1), ended(1, reserved_until=90_000, reserved_by="p")))
+    ended_one = events.ReservationEnded(mail=("bg_1.1", "bg_9.9"))
+    after = fold([StampedEvent(4, 40, ended_one)], state)
+    assert after.children.due_mail(10, {}) == ["bg_1.1"]
+    assert state.children.due_mail(10, {}) == []  # the state before is unchanged
 
 
 def test_a_wait_for_a_queued_follow_up_is_not_settled_by_the_run_before_it() -> None:

@@ -51,6 +51,12 @@ class CheckResults(Struct, frozen=True, gc=False):
     calls: tuple[Call, ...]
 
 
+class CheckCallers(Struct, frozen=True, gc=False):
+    """Check whether the processes are alive whose callers have reserved outcomes."""
+
+    holders: tuple[str, ...]
+
+
 class DeliverMail(Struct, frozen=True, gc=False):
     """Tell the model the outcomes of background agents, in this run or in a new one."""
 
@@ -122,6 +128,7 @@ Effect = (
     | CloseCalls
     | CloseStrays
     | CheckResults
+    | CheckCallers
     | DeliverMail
     | StartQueued
     | SettleChildCalls

@@ -47,6 +47,7 @@ class DriveView(Struct, frozen=True):
     unstartable: Collection[str] = ()  # calls that this process cannot start
     external: Collection[str] = ()  # names of tools whose calls take no slot: nothing runs
     checked: Collection[str] = ()  # pending ids of results that this drive has validated
+    callers: Mapping[str, bool] = {}  # by holder, whether callers with reservations are alive
     limits: Limits = field(default_factory=Limits)
     budgets: Sequence[Budget] = ()  # that bound the run, with what was spent of them
     grace: int | None = 0  # ms that deadlines are extended in place; None: deadlines do not count
@@ -121,7 +122,10 @@ def _mail_effect(state: State, view: DriveView, now: int) -> Effect | None:
     """
     if not state.children.mail or view.in_flight or view.is_asking_model or _has_failed(state):
         return None
-    mail = state.children.due_mail(now)
+    unchecked = state.children.holders(now) - view.callers.keys()
+    if unchecked:
+        return effects.CheckCallers(tuple(unchecked))
+    mail = state.children.due_mail(now, view.callers)
     return effects.DeliverMail(tuple(mail)) if mail else None
 
 

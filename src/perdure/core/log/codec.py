@@ -46,6 +46,7 @@ TYPES: dict[str, type[events.Event]] = {
     "delegation_complete": events.DelegationComplete,
     "delegation_cleared": events.DelegationCleared,
     "mail_taken": events.MailTaken,
+    "reservation_ended": events.ReservationEnded,
     "session_recovery": events.SessionRecovery,
     "safety_limit": events.SafetyLimit,
     "agent_iteration": events.AgentIteration,

@@ -395,6 +395,7 @@ class DelegationComplete(Struct, frozen=True, kw_only=True, omit_defaults=True, 
     quiet: bool = False  # the parent itself ended it: there is no mail
     queued: bool = False  # a queued follow-up starts the next run
     reserved_until: int | None = field(default=None, name="reservedUntil")  # for a waiting caller
+    reserved_by: str | None = field(default=None, name="reservedBy")  # holder of its process
 
 
 class DelegationCleared(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -409,6 +410,12 @@ class MailTaken(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
     mail: tuple[str, ...]
     by: str | None = None
+
+
+class ReservationEnded(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A caller does not wait any more for an outcome that was reserved for it."""
+
+    mail: tuple[str, ...]
 
 
 class SessionRecovery(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -480,6 +487,7 @@ Event = (
     | DelegationComplete
     | DelegationCleared
     | MailTaken
+    | ReservationEnded
     | SessionRecovery
     | SafetyLimit
     | AgentIteration

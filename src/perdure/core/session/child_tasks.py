@@ -13,7 +13,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from perdure.core.log import events
-from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child, TaskStatus, mail_id
+from perdure.core.session.children import (
+    ACTIVE,
+    BACKGROUND_AUTHOR,
+    Child,
+    Reservation,
+    TaskStatus,
+    mail_id,
+)
 from perdure.core.session.naming import SessionRecord, session_key, session_stream
 from perdure.core.text import NO_OUTPUT
 from perdure.errors import Corrupt, NotFound
@@ -75,9 +82,9 @@ class ChildTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     created_at: int = field(default=0, name="createdAt")
     updated_at: int = field(default=0, name="updatedAt")
     digest: str = ""  # of its prompt, if it was launched under a key
-    reserved_until: int | None = field(default=None, name="reservedUntil")  # for a waiting caller
+    reserved: Reservation | None = None  # the outcome of the run, for a waiting caller
     is_queued: bool = field(default=False, name="queued")  # a message waits for the run's end
-    queued_until: int | None = field(default=None, name="queuedUntil")  # reserved, of its run
+    queued_reserved: Reservation | None = field(default=None, name="queuedReserved")  # of its run
     is_cleared: bool = field(default=False, name="cleared")
     is_deleted: bool = field(default=False, name="deleted")  # with its session
 
@@ -110,11 +117,16 @@ class ChildTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
         """Number of the run that answers the last message: the next one, if that is queued."""
         return self.number + self.is_queued
 
+    @property
+    def reservation(self) -> Reservation | None:
+        """That of the answer to the last message, for a caller that waits for it."""
+        return self.queued_reserved if self.is_queued else self.reserved
+
     def moved(self, move: ChildMove, **changes: Any) -> "ChildTask":
         """Return the task after a move; unchanged if the table has no such move."""
         status = MOVES.get((self.status, move))
         if move is ChildMove.CANCEL:  # and what was queued is dropped
-            changes |= {"is_queued": False, "queued_until": None}
+            changes |= {"is_queued": False, "queued_reserved": None}
         return self if status is None else replace(self, status=status, **changes)
 
 
@@ -193,16 +205,16 @@ def _started(
     # A notification of its own child is not a follow-up that somebody sent.
     is_follow_up = message is not None and message.by != BACKGROUND_AUTHOR
     if message is not None and message.queued:
-        until, changes = task.queued_until, {"is_queued": False, "queued_until": None}
+        item, changes = task.queued_reserved, {"is_queued": False, "queued_reserved": None}
     else:
-        until, changes = None, {}
+        item, changes = None, {}
     after = task.moved(
         ChildMove.RESUME if is_follow_up else ChildMove.RESTART,
         run=session.task_id or "",
         number=task.number + 1,
         resume_count=task.resume_count + is_follow_up,
         updated_at=now,
-        reserved_until=until,
+        reserved=item,
         **changes,
     )
     fact = events.DelegationResumed(
@@ -218,16 +230,18 @@ def _started(
 def _ended(
     task: ChildTask, session: SessionRecord, facts: list[events.Event], now: int
 ) -> TaskChange:
-    after = task.moved(_ENDS[session.state], updated_at=now, reserved_until=None)
+    after = task.moved(_ENDS[session.state], updated_at=now, reserved=None)
     cancelled = next((f for f in facts if isinstance(f, events.Cancelled)), None)
     is_quiet = cancelled is not None and cancelled.by == BACKGROUND_AUTHOR
+    item = None if is_quiet else task.reserved
     fact = events.DelegationComplete(
         task_id=task.id,
         status=after.status,
         number=after.number,
         quiet=is_quiet,
         queued=after.is_queued,
-        reserved_until=None if is_quiet else task.reserved_until,
+        reserved_until=None if item is None else item.until,
+        reserved_by=None if item is None else item.holder,
     )
     error = None if after.status == "completed" else _error_text(after, session, facts)
     return TaskChange(after, (fact,), None if is_quiet else _mail(after, facts, error))
@@ -278,11 +292,20 @@ def task_not_found(task_id: str, reason: str = UNKNOWN) -> NotFound:
     )
 
 
-def reserved(task: ChildTask, until: int | None) -> ChildTask:
+def reserved(task: ChildTask, item: Reservation | None) -> ChildTask:
     """Return the task with the answer to its last message reserved for a waiting caller."""
     if task.is_queued:
-        return replace(task, queued_until=until)
-    return replace(task, reserved_until=until)
+        return replace(task, queued_reserved=item)
+    return replace(task, reserved=item)
+
+
+def unreserved(task: ChildTask, number: int) -> ChildTask | None:
+    """Return the task without the reservation of a run; None if that run has ended."""
+    if task.is_active and task.number == number:
+        return replace(task, reserved=None)
+    if task.is_queued and task.number + 1 == number:
+        return replace(task, queued_reserved=None)
+    return None
 
 
 def task_key(tenant: str, task_id: str) -> str:

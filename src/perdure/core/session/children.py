@@ -1,6 +1,6 @@
 """Background agents of a session, as its log has them: children, and mail to be delivered."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
 from msgspec import Struct
@@ -11,7 +11,15 @@ from perdure.core.log import events
 TaskStatus = Literal["running", "completed", "error", "cancelled", "resumed"]
 TASK_STATUSES: Final[tuple[TaskStatus, ...]] = get_args(TaskStatus)
 BACKGROUND_AUTHOR: Final = "perdure:background"  # `by` of notifications and of a parent's cancels
+CALLER_CHECK_MS: Final = 500  # how often a parent checks that a caller with a reservation is alive
 ACTIVE: Final = ("running", "resumed")  # statuses of a task whose child has not ended its run
+
+
+class Reservation(Struct, frozen=True, gc=False):
+    """Right of a caller that waits for an outcome to take it before the parent is notified."""
+
+    until: int
+    holder: str | None = None  # the caller's process in the store: without it, nobody waits
 
 
 class Child(Struct, frozen=True, gc=False):
@@ -46,8 +54,8 @@ class Children(dict[str, Child]):
         super().__init__(table or {})
         self.active: dict[str, Child] = {} if table is None else dict(table.active)
         self.queued: dict[str, Child] = {} if table is None else dict(table.queued)
-        # Undelivered mail by id; until the instant it is reserved for a caller that waits for it.
-        self.mail: dict[str, int | None] = {} if table is None else dict(table.mail)
+        # Undelivered mail by id, reserved or not for a caller that waits for it.
+        self.mail: dict[str, Reservation | None] = {} if table is None else dict(table.mail)
         self.is_closed = True
 
     def put(self, child: Child) -> None:
@@ -84,13 +92,29 @@ class Children(dict[str, Child]):
             return not child.is_active
         return child.status == "cancelled"  # the queued message that starts the run was dropped
 
-    def due_mail(self, now: int) -> list[str]:
-        """Return the ids of mail that is not reserved for a waiting caller."""
-        return [mail for mail, until in self.mail.items() if until is None or until <= now]
+    def due_mail(self, now: int, callers: Mapping[str, bool]) -> list[str]:
+        """Return the ids of mail that is not reserved for a waiting caller.
+
+        `callers` says of holders whether they are alive.
+        """
+        return [
+            mail
+            for mail, item in self.mail.items()
+            if item is None or item.until <= now or not callers.get(item.holder or "", True)
+        ]
+
+    def holders(self, now: int) -> set[str]:
+        """Return the holders that mail is reserved for."""
+        items = self.mail.values()
+        return {item.holder for item in items if item and item.until > now and item.holder}
 
     def next_due(self, now: int) -> int | None:
-        """Return when the next reservation ends; None if there is none."""
-        ends = [until for until in self.mail.values() if until is not None and until > now]
+        """Return when reservations end, or may have ended; None if there are none."""
+        ends = [
+            min(item.until, now + CALLER_CHECK_MS) if item.holder else item.until
+            for item in self.mail.values()
+            if item is not None and item.until > now
+        ]
         return min(ends, default=None)
 
 
@@ -106,13 +130,14 @@ ChildEvent = (
     | events.DelegationComplete
     | events.DelegationCleared
     | events.MailTaken
+    | events.ReservationEnded
 )
 
 
 def apply_event(children: Children, event: ChildEvent) -> Children:
     """Return the children after an event of their parent's log."""
-    if isinstance(event, events.MailTaken):
-        return take_mail(children, event.mail)
+    if isinstance(event, events.MailTaken | events.ReservationEnded):
+        return _apply_mail(children, event)
     table = children.opened()
     match event:
         case events.Delegation():
@@ -155,7 +180,9 @@ def _apply_complete(table: Children, event: events.DelegationComplete) -> None:
     ended = {"status": event.status, "is_ending": is_ending, "is_queued": event.queued}
     _change(table, event.task_id, **ended)
     if not event.quiet:
-        table.mail[mail_id(event.task_id, event.number)] = event.reserved_until
+        until, holder = event.reserved_until, event.reserved_by
+        item = None if until is None else Reservation(until, holder)
+        table.mail[mail_id(event.task_id, event.number)] = item
 
 
 def _apply_cleared(table: Children, event: events.DelegationCleared) -> None:
@@ -173,6 +200,14 @@ def take_mail(children: Children, mail: Iterable[str]) -> Children:
     table = children.opened()
     for item in ids:
         del table.mail[item]
+    return table
+
+
+def _apply_mail(children: Children, event: events.MailTaken | events.ReservationEnded) -> Children:
+    if isinstance(event, events.MailTaken):
+        return take_mail(children, event.mail)
+    table = children.opened()
+    table.mail |= dict.fromkeys([item for item in event.mail if item in table.mail])
     return table
 
 

@@ -537,6 +537,7 @@ _FOLDS: Final[dict[type, Callable[[State, StampedEvent, Any], State]]] = {
     events.DelegationComplete: _child_event,
     events.DelegationCleared: _child_event,
     events.MailTaken: _child_event,
+    events.ReservationEnded: _child_event,
     events.SessionRecovery: _session_recovery,
     events.Forked: _forked,
 }

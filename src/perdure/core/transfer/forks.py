@@ -31,6 +31,7 @@ DROPPED: Final[frozenset[type]] = frozenset(
         events.DelegationComplete,
         events.DelegationCleared,
         events.MailTaken,
+        events.ReservationEnded,
     }
 )
 

@@ -19,6 +19,7 @@ from perdure.core.driver.plan import DriveView, plan, running_ms
 from perdure.core.log import events
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
+from perdure.core.session.children import CALLER_CHECK_MS
 from perdure.core.session.naming import stream_label
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
@@ -44,6 +45,7 @@ from perdure.runtime.engine.summaries import (
 from perdure.runtime.engine.tool_calls import invalid_results, run_call
 from perdure.runtime.engine.verdicts import CheckedArguments
 from perdure.runtime.engine.writer import LeasedWriter, PlannedCommit
+from perdure.runtime.records.holders import live_holders
 from perdure.runtime.resources import Resources
 from perdure.runtime.tools.invoke import is_async_function
 from perdure.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved
@@ -66,6 +68,7 @@ class Driver(LeasedWriter):
     """
 
     __slots__ = (
+        "_callers",
         "_checked_args",
         "_checked_results",
         "_deadline",
@@ -110,6 +113,7 @@ class Driver(LeasedWriter):
         self._planned: tuple[State, Effect] | None = None  # the effect that follows the last commit
         self._stuck: dict[str, PerdureError] = {}
         self._checked_args: dict[str, CheckedArguments] = {}  # by call id
+        self._callers: dict[str, int | None] = {}  # when a holder was alive; None: it is dead
         self._checked_results: set[str] = set()  # pending ids of results that were validated here
         self._summary_problems = SummaryProblems()
         self._deadline_run, self._deadline = "", 0  # of which run, by its time limit
@@ -222,12 +226,25 @@ class Driver(LeasedWriter):
             unstartable=self._stuck,
             external=self.agent.external_names,
             checked=self._checked_results,
+            callers=self._fresh_callers() if self._callers else {},
             limits=self.agent.limits,
             budgets=() if self.spending is None else self.spending.budgets(state),
             grace=self.agent.blocking_grace_ms,
             poison_after=self.resources.poison_after,
             until=self._run_deadline(),
         )
+
+    def _fresh_callers(self) -> dict[str, bool]:
+        """Return which callers are alive, as checked a moment ago, or have died."""
+        after = self.resources.store.now() - CALLER_CHECK_MS
+        items = self._callers.items()
+        return {name: at is not None for name, at in items if at is None or at > after}
+
+    async def _check_callers(self, holders: Collection[str]) -> None:
+        """Find out which processes are alive: a dead one on this machine is noticed at once."""
+        store = self.resources.store
+        alive = await live_holders(store)
+        self._callers |= {name: store.now() if name in alive else None for name in holders}
 
     def _run_deadline(self) -> int | None:
         """Return the end of the running time; None without a limit. Earlier drives count."""
@@ -263,7 +280,8 @@ class Driver(LeasedWriter):
             case effects.CheckResults():
                 return await self._check_results(effect.calls)
             case (
-                effects.DeliverMail()
+                effects.CheckCallers()
+                | effects.DeliverMail()
                 | effects.StartQueued()
                 | effects.SettleChildCalls()
                 | effects.CancelChildren()
@@ -400,8 +418,11 @@ class Driver(LeasedWriter):
         now = self.resources.store.now()
         return await self._commit_draft(turns.reject_results(self.log.state, invalid, now))
 
-    async def _serve_children(self, effect: ChildEffect) -> bool:
+    async def _serve_children(self, effect: effects.CheckCallers | ChildEffect) -> bool:
         """Serve background agents: mail, a queued follow-up, a cancelled parent's run."""
+        if isinstance(effect, effects.CheckCallers):
+            await self._check_callers(effect.holders)
+            return False
         if isinstance(effect, effects.CancelChildren):
             await cancel_children(self, effect.children)
             draft = None

@@ -21,7 +21,7 @@ from perdure.core.session.child_tasks import (
     ChildTask,
     task_not_found,
 )
-from perdure.core.session.children import BACKGROUND_AUTHOR, mail_id
+from perdure.core.session.children import BACKGROUND_AUTHOR, Reservation, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.tasks.record import BACKGROUND, ListState
 from perdure.errors import Conflict, NotFound, Refused
@@ -32,7 +32,7 @@ from perdure.runtime.inbox.sessions import NewMessage, SessionInbox
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
 from perdure.runtime.records.log import as_record
-from perdure.store.base import Entry, Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
 
 CANCELLED_REASON: Final = "its parent ended it"
 
@@ -175,6 +175,53 @@ class ChildInbox:
         self._notify(heads)
         return True
 
+    async def reserve(self, task: ChildTask, item: Reservation) -> ChildTask | None:
+        """Reserve the outcome of a run that has not ended, or of the one that is queued after it.
+
+        Returns None if it has ended, or another caller waits for the outcome.
+        """
+        while True:
+            entry = await self._store.get(TASK, task.key)
+            current = None if entry is None else ChildEntry.decode(entry).task
+            if entry is None or current is None or not current.may_move or current.reservation:
+                return None
+            after = child_tasks.reserved(current, item)
+            with suppress(VersionMoved):
+                await self._store.commit(
+                    [Write(entry.stream)], task_puts(after, entry, entry.stream)
+                )
+                return after
+
+    async def end_reservation(self, task: ChildTask) -> None:
+        """Let the parent have the answer to the last message: its caller does not wait any more."""
+        number = task.answer_number
+        while True:
+            entry = await self._store.get(TASK, task.key)
+            if entry is None or task.parent is None:
+                return
+            after = child_tasks.unreserved(ChildEntry.decode(entry).task, number)
+            try:
+                if after is None:  # the run has ended
+                    await self._release_mail(task.tenant, mail_id(task.id, number))
+                else:
+                    puts = task_puts(after, entry, entry.stream)
+                    await self._store.commit([Write(entry.stream)], puts)
+            except VersionMoved:
+                continue
+            except (Gone, NoStream):
+                return
+            return
+
+    async def _release_mail(self, tenant: str, mail: str) -> None:
+        """End the reservation of an outcome that exists, and wake the parent."""
+        undelivered = await self.mail(tenant, mail)
+        if undelivered is None:
+            return
+        entry, now = undelivered[0], self._store.now()
+        fact = as_record(events.ReservationEnded(mail=(mail,)), now)
+        check = Check(entry.kind, entry.key, entry.version, entry.stream)
+        self._notify(await self._store.commit([Write(entry.stream, [fact], wake=now)], [], [check]))
+
     # --- ending -------------------------------------------------------------------------------
 
     async def cancel(
@@ -235,7 +282,7 @@ class ChildInbox:
                 before = ChildEntry.decode(entry).task
                 after = before.moved(ChildMove.CANCEL, updated_at=now)
                 if not before.is_active:  # the session is gone, and its queued message with it
-                    after = replace(before, is_queued=False, queued_until=None)
+                    after = replace(before, is_queued=False, queued_reserved=None)
                     fact = replace(fact, status=before.status)
                 puts = task_puts(after, entry, stream)
             write = Write(stream, [as_record(fact, now)])
@@ -275,7 +322,7 @@ class ChildInbox:
             if current.is_active:
                 await self.end_child(current, stream, BACKGROUND_AUTHOR, CANCELLED_REASON)
                 continue
-            changes = {"is_queued": False, "queued_until": None}
+            changes = {"is_queued": False, "queued_reserved": None}
             after = replace(current, is_cleared=True, is_deleted=is_deleted, **changes)
             puts = [*task_puts(after, entry, stream), *await self._open_mail(after)]
             fact = events.DelegationCleared(task_ids=(task.id,), by=by)

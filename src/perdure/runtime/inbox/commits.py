@@ -21,6 +21,7 @@ from perdure.core.session.child_tasks import (
     TaskChange,
     follow_session,
 )
+from perdure.core.session.children import Reservation
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.session.naming import SessionRecord
 from perdure.core.tasks.record import BACKGROUND, ListState, newest_first_key
@@ -81,7 +82,7 @@ class FollowUp(Struct):
     """A message to a background task, which must allow it when it is committed."""
 
     rules: FollowUpRules = NO_RULES
-    reserved_until: int | None = None  # its outcome is for a caller that waits until then
+    reservation: Reservation | None = None  # of its outcome, for a caller that waits
     task: ChildTask | None = None  # as the commit has left it
 
 
@@ -195,7 +196,7 @@ def _add_change(
 ) -> None:
     task = change.task
     if task.is_active and follow_up is not None:
-        task = follow_up.task = child_tasks.reserved(task, follow_up.reserved_until)
+        task = follow_up.task = child_tasks.reserved(task, follow_up.reservation)
     puts = task_puts(task, entry, entry.stream)
     part.puts += puts
     part.tasks.append(entry_after(puts[0]))

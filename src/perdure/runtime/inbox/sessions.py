@@ -19,6 +19,7 @@ from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import CancelCall
 from perdure.core.session import naming as index
 from perdure.core.session.child_tasks import TASK, ChildTask, decode_task, task_key
+from perdure.core.session.children import Reservation
 from perdure.core.session.follow_ups import FollowUpRules, queued_message
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
@@ -67,7 +68,7 @@ class NewMessage(Struct, frozen=True):
     redact: bool = False  # it holds redacted arguments
     via: str = "python"  # the channel that it came through
     follow_up: FollowUpRules | None = None  # to a background task, whose parent allows this
-    reserved_until: int | None = None  # its outcome is for a caller that waits until then
+    reservation: Reservation | None = None  # of its outcome, for a caller that waits
     bounds: tuple[events.Bound, ...] = ()  # budgets of the run that it starts
 
     @property
@@ -256,7 +257,7 @@ class SessionInbox:
         )
         puts += message_key_puts(message.key, message.content, entry.stream)
         rules = message.follow_up
-        follow_up = None if rules is None else FollowUp(rules, message.reserved_until)
+        follow_up = None if rules is None else FollowUp(rules, message.reservation)
         heads = await self._commits.commit([write], puts, follow_up)
         settled = dict.fromkeys(put.key for put in closed)
         self._cache.apply_commit(write, facts, heads, entry=updated, pending=settled)

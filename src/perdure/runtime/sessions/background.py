@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -17,9 +17,9 @@ from perdure.core.session.child_tasks import (
     task_answer,
     task_not_found,
 )
-from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, mail_id
+from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Reservation, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
-from perdure.errors import NotFound, Refused
+from perdure.errors import NotFound, Refused, StoreError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.diagnosis.waits import waiting_answer, waiting_fields
 from perdure.runtime.engine.children import (
@@ -28,6 +28,7 @@ from perdure.runtime.engine.children import (
     max_tree_depth,
     read_answer,
 )
+from perdure.runtime.inbox.children import ChildInbox
 from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage
@@ -55,8 +56,15 @@ async def never() -> None:
 class BackgroundTasks:
     """Background agents: launched, read, resumed, cancelled, cleared and deleted."""
 
-    def __init__(self, resources: Resources, agents: Agents, runs: Runs) -> None:
+    def __init__(
+        self,
+        resources: Resources,
+        agents: Agents,
+        runs: Runs,
+        process_name: Callable[[], Awaitable[str]],
+    ) -> None:
         self.resources = resources
+        self._process_name = process_name
         self._inbox = resources.child_inbox
         self._sessions = resources.session_inbox
         self._agents = agents
@@ -202,16 +210,17 @@ class BackgroundTasks:
         NotFound.
         """
         _check_content("message", content)
-        until = None if wait_ms is None else self.resources.store.now() + wait_ms
-        message = NewMessage(
-            content,
-            key,
-            by=by,
-            via=via,
-            reserved_until=None if until is None else until + RESERVE_MARGIN_MS,
-        )
+        item = None if wait_ms is None else await self._reservation(task, wait_ms)
+        message = NewMessage(content, key, by=by, via=via, reservation=item)
         child = await self._find(task.tenant, task.id)
         return await self._inbox.resume(child, message, await self._rules(child.task))
+
+    async def _reservation(self, task: ChildTask, wait_ms: int) -> Reservation | None:
+        """Return the reservation of an answer for a caller that waits here; its process may die."""
+        if task.parent is None:
+            return None  # nobody else is notified
+        holder = await self._process_name()
+        return Reservation(self.resources.store.now() + wait_ms + RESERVE_MARGIN_MS, holder)
 
     async def _rules(self, task: ChildTask) -> FollowUpRules:
         """Return what is allowed beyond follow-ups to completed tasks, as far as known here."""
@@ -263,17 +272,43 @@ class BackgroundTasks:
             await gone()
             is_gone = True
 
-        after = await self.wait(task, wait_ms, drive=drive, gone=note_gone)
-        if not _has_ended(task, after) or is_gone:
-            return await self.outcome(after)
-        mail = await self._inbox.mail(task.tenant, mail_id(task.id, task.answer_number))
-        answer = await self.outcome(after) if mail is None else mail_answer(mail[1])
-        await self.take(task, by)
-        return answer
+        async with self.waiting_caller(task) as caller:
+            after = await self.wait(task, wait_ms, drive=drive, gone=note_gone)
+            if not _has_ended(task, after) or is_gone:
+                return await self.outcome(after)
+            mail = await self._inbox.mail(task.tenant, mail_id(task.id, task.answer_number))
+            answer = await self.outcome(after) if mail is None else mail_answer(mail[1])
+            await caller.take(by)
+            return answer
 
-    async def take(self, task: ChildTask, by: str | None = None) -> None:
-        """Take the outcome of the run that answers the last message, which the caller has read."""
-        await self._inbox.take(task.tenant, mail_id(task.id, task.answer_number), by)
+    async def read_and_take(self, task: ChildTask, wait_ms: int) -> dict[str, Any]:
+        """Wait for the outcome of a task, take it, and return the answer.
+
+        What another caller has reserved is only read.
+        """
+        if not task.may_move:
+            answer = await self.outcome(task)
+            await self._inbox.take(task.tenant, task.mail_id, None)
+            return answer
+        item = await self._reservation(task, wait_ms)
+        waiting = None if item is None else await self._inbox.reserve(task, item)
+        if waiting is not None:
+            return await self.wait_and_take(waiting, wait_ms)
+        return await self.outcome(await self.wait(task, wait_ms))
+
+    @asynccontextmanager
+    async def waiting_caller(self, task: ChildTask) -> AsyncIterator["WaitingCaller"]:
+        """Return a context in which a caller waits for an outcome that is reserved for it.
+
+        At its end, the parent is notified of what the caller did not take.
+        """
+        caller = WaitingCaller(self._inbox, task)
+        try:
+            yield caller
+        except BaseException:  # its task was cancelled, or the store failed
+            self._runs.run_beside(caller.leave)
+            raise
+        await caller.leave()
 
     async def outcome(self, task: ChildTask) -> dict[str, Any]:
         """Return the answer about a task: its output or error, or that it is still running.
@@ -335,6 +370,28 @@ class BackgroundTasks:
             # A call that had begun in another process may have made it again before the erasure.
             await shell.delete_task(ref.tenant, ref.session_id)
             return state
+
+
+class WaitingCaller:
+    """A caller for which the outcome of a run is reserved."""
+
+    def __init__(self, inbox: ChildInbox, task: ChildTask) -> None:
+        self._inbox = inbox
+        self._task = task
+        self._has_taken = False
+
+    async def take(self, by: str | None = None) -> None:
+        """Take the outcome of the run that answers the last message, which the caller has read."""
+        task = self._task
+        await self._inbox.take(task.tenant, mail_id(task.id, task.answer_number), by)
+        self._has_taken = True
+
+    async def leave(self) -> None:
+        """End the reservation of an outcome that was not taken; without a store it just ends."""
+        if self._has_taken:
+            return
+        with suppress(StoreError):
+            await self._inbox.end_reservation(self._task)
 
 
 def _check_content(name: str, content: events.Content) -> None:

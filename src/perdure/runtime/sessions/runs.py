@@ -1,9 +1,9 @@
 """Runs of sessions: woken, driven in this process, or followed while another process drives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Expire
@@ -322,6 +322,10 @@ class Runs:
     ) -> AbstractContextManager[None]:
         """Call a function whenever a stream has grown, in this process or another."""
         return self._drives.background.feed.subscribe(stream, on_change)
+
+    def run_beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something that must not end with its caller, until the runtime closes."""
+        self._drives.background.run_beside(work)
 
     def tasks_of(self, stream: str, status: str | None = None) -> AsyncIterator[ChildEntry]:
         """Find the background tasks that a session launched, perhaps with a status."""

@@ -67,7 +67,7 @@ class Service:
         self.runs = Runs(resources, agents, drives)
         self.calls = PendingCalls(resources, agents, self.runs)
         self.feed = EventFeed(resources, drives)
-        self.background = BackgroundTasks(resources, agents, self.runs)
+        self.background = BackgroundTasks(resources, agents, self.runs, tasks.process_name)
         self.deliveries = Deliveries(resources.outbox)
         self.tasks = tasks
         self.all_tasks = AllTasks(resources.store, tasks.registry, resources.session_inbox)

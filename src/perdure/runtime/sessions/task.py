@@ -76,12 +76,13 @@ class Task:
         sent = await background.resume(record, content, wait_ms=wait_ms)
         if wait_ms is None:
             return await self._result(sent)
-        record = await background.wait(sent, wait_ms)
-        result = await self._result(record)
-        is_ended = record.number == sent.answer_number and not record.is_active
-        if is_ended and result.task_id == record.run:  # else it is not what was read
-            await background.take(sent)
-        return result
+        async with background.waiting_caller(sent) as caller:
+            record = await background.wait(sent, wait_ms)
+            result = await self._result(record)
+            is_ended = record.number == sent.answer_number and not record.is_active
+            if is_ended and result.task_id == record.run:  # else it is not what was read
+                await caller.take()
+            return result
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result[Any]:
         """Cancel its run. Raises Conflict if it has ended."""

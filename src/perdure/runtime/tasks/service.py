@@ -88,6 +88,10 @@ class Tasks:
         self.restores = Restores(targets, self.checkpoints, limits)
         self.transfer = CheckpointTransfer(targets, self.checkpoints, limits)
 
+    async def process_name(self) -> str:
+        """Return the name of this process in the store, which ends soon after the process."""
+        return await self._process.name()
+
     # --- open and close -----------------------------------------------------------------------
 
     async def open(self) -> None:

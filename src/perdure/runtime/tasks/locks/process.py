@@ -10,6 +10,7 @@ from typing import Any
 from perdure.core.session.queues import lock_holder_name
 from perdure.errors import StoreError
 from perdure.runtime.ids import secret_id
+from perdure.runtime.records.holders import live_holders
 from perdure.runtime.renewals import Renewals
 from perdure.store.base import Lost, Store
 
@@ -70,9 +71,7 @@ class LockProcess:
 
     async def is_alive(self) -> Callable[[str], bool]:
         """Return a function that says whether the process with a name is alive now."""
-        await self._store.reap(self._store.now())
-        alive = frozenset((await self._store.census(())).alive)
-        return alive.__contains__
+        return (await live_holders(self._store)).__contains__
 
     async def close(self) -> None:
         """Free every lock that is still held."""
