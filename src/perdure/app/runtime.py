@@ -53,6 +53,7 @@ from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.agents.agent import Agent
 from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.delegation import check_launch
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.drives import Drives
@@ -501,8 +502,8 @@ class Runtime:
         `parent` is the session that is notified of its end. The same key again, within its
         parent, returns the task that exists.
         """
-        resolved = self._service.agents.add(agent) if isinstance(agent, Agent) else None
-        name = resolved.name if resolved is not None else agent
+        name = self._service.agents.add(agent).name if isinstance(agent, Agent) else agent
+        check_launch({"agent": name, "prompt": prompt})
         content = await self._service.store_content(prompt)
         record, _ = await self._service.background.launch(
             self._tenant or "",

@@ -6,8 +6,13 @@ from perdure.app import Runtime, service_of, tenant_of
 from perdure.core.session.child_tasks import ChildTask, marked_description, task_answer
 from perdure.core.session.children import TASK_STATUSES
 from perdure.errors import Refused
-from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, parse_timeout
-from perdure.runtime.sessions.background import parameter_missing, task_json
+from perdure.runtime.agents.delegation import (
+    DEFAULT_TIMEOUT_MS,
+    is_blank,
+    parameter_missing,
+    parse_timeout,
+)
+from perdure.runtime.sessions.background import task_json
 from perdure.runtime.values import Content
 
 
@@ -29,8 +34,6 @@ class BackgroundManager:
         self, agent: str, prompt: Content, description: str | None = None
     ) -> dict[str, Any]:
         """Launch an agent and return at once."""
-        if not isinstance(agent, str) or not agent.strip():
-            raise parameter_missing("Agent")
         task = await self._rt.spawn(agent, prompt, parent=self._parent, description=description)
         return task_answer(await task.record(), agent=agent)
 
@@ -103,7 +106,7 @@ class BackgroundManager:
         return {"cleared": len(cleared), "tasks": [task_answer(task) for task in cleared]}
 
     async def _task(self, task_id: str) -> ChildTask:
-        if not isinstance(task_id, str) or not task_id.strip():
+        if not isinstance(task_id, str) or is_blank(task_id):
             raise parameter_missing("task_id")
         return await service_of(self._rt).background.get(tenant_of(self._rt) or "", task_id)
 

@@ -5,6 +5,7 @@ the context of a call, does the work. Every answer has `task_id`, `status` and `
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -79,7 +80,10 @@ def background_tools(
     if not sub_agents:
         return ()
     return (
-        _tool("background_task", _LAUNCH, _launch, _launch_schema(sub_agents), ("agent", "prompt")),
+        replace(
+            _tool("background_task", _LAUNCH, _launch, _launch_schema(sub_agents), _REQUIRED),
+            _check=check_launch,
+        ),
         _tool("background_output", _OUTPUT, _output, _WAITABLE, ("task_id",)),
         _tool(
             "background_resume",
@@ -94,6 +98,7 @@ def background_tools(
     )
 
 
+_REQUIRED: Final = ("agent", "prompt")  # arguments of a launch, each with text
 BACKGROUND_TOOLS: Final = frozenset(
     {
         "background_task",
@@ -172,10 +177,30 @@ def _calls(ctx: Context[Any]) -> ChildCalls:
     return calls
 
 
-def _text(ctx: Context[Any], name: str, label: str) -> str:
+def check_launch(args: Mapping[str, Any]) -> None:
+    """Raise Refused if a launch names no agent or has no prompt, however it is requested."""
+    for name in _REQUIRED:
+        if is_blank(args.get(name)):
+            raise parameter_missing(name.capitalize())
+
+
+def is_blank(value: object) -> bool:
+    """Return whether a parameter has no value, or text without a word in it."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def parameter_missing(name: str) -> Refused:
+    """Return the error for a parameter of a background tool that is missing or blank."""
+    return Refused(
+        f"{name} parameter is required", code="ARGS_INVALID", hint=f"{name.lower()} must have text"
+    )
+
+
+def _text(ctx: Context[Any], name: str) -> str:
     value = ctx.args.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise ToolError(f"{label} parameter is required", code="ARGS_INVALID")
+    if not isinstance(value, str) or is_blank(value):
+        error = parameter_missing(name)
+        raise ToolError(error.message, code=error.code)
     return value
 
 
@@ -202,15 +227,15 @@ def _wait_ms(ctx: Context[Any]) -> int | None:
 
 
 async def _launch(ctx: Context[Any]) -> Any:
-    agent, prompt = _text(ctx, "agent", "Agent"), _text(ctx, "prompt", "Prompt")
+    args = ctx.args
     try:
-        return await _calls(ctx).launch(agent, prompt, ctx.args.get("description"))
+        return await _calls(ctx).launch(args["agent"], args["prompt"], args.get("description"))
     except PerdureError as error:
         raise _failure(error) from error
 
 
 async def _output(ctx: Context[Any]) -> Any:
-    task_id, wait_ms = _text(ctx, "task_id", "task_id"), _wait_ms(ctx)
+    task_id, wait_ms = _text(ctx, "task_id"), _wait_ms(ctx)
     try:
         outcome = await _calls(ctx).output(task_id)
     except PerdureError as error:
@@ -221,7 +246,7 @@ async def _output(ctx: Context[Any]) -> Any:
 
 
 async def _resume(ctx: Context[Any]) -> Any:
-    task_id, message = _text(ctx, "task_id", "task_id"), _text(ctx, "message", "message")
+    task_id, message = _text(ctx, "task_id"), _text(ctx, "message")
     wait_ms = _wait_ms(ctx)
     try:
         started = await _calls(ctx).resume(task_id, message)
@@ -241,7 +266,7 @@ async def _list(ctx: Context[Any]) -> Any:
 
 
 async def _cancel(ctx: Context[Any]) -> Any:
-    task_id = _text(ctx, "task_id", "task_id")
+    task_id = _text(ctx, "task_id")
     try:
         return await _calls(ctx).cancel(task_id)
     except PerdureError as error:

@@ -19,8 +19,9 @@ from perdure.core.session.child_tasks import (
 )
 from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Reservation, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
-from perdure.errors import NotFound, Refused, StoreError
+from perdure.errors import NotFound, StoreError
 from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.delegation import check_launch, parameter_missing
 from perdure.runtime.diagnosis.waits import waiting_answer, waiting_fields
 from perdure.runtime.engine.children import (
     check_depth,
@@ -154,6 +155,7 @@ class BackgroundTasks:
 
         Raises NotFound, Refused TOO_DEEP, Conflict KEY_REUSED.
         """
+        check_launch({"agent": agent, "prompt": content})
         _check_content("Prompt", content)
         if description is not None:
             check_text("description", description)
@@ -398,13 +400,6 @@ def _check_content(name: str, content: events.Content) -> None:
     """Raise Refused if a prompt or a follow-up is blank."""
     if events.is_blank(content):
         raise parameter_missing(name)
-
-
-def parameter_missing(name: str) -> Refused:
-    """Return the error for a parameter of a background tool that is missing or blank."""
-    return Refused(
-        f"{name} parameter is required", code="ARGS_INVALID", hint=f"{name.lower()} must have text"
-    )
 
 
 async def _until_gone(wait: Callable[[], Awaitable[None]], gone: Gone) -> None:

@@ -82,6 +82,10 @@ class Tool(Generic[P, R]):
     not_by_starter: bool = False
     kind: CallKind | None = None  # of the pending call that a built-in tool becomes
     _binding: Binding | None = field(default=None, repr=False, compare=False)
+    # Of a built-in tool: raises Refused with a text of its own, before the schema is applied.
+    _check: Callable[[Mapping[str, Any]], None] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -181,6 +185,8 @@ class Tool(Generic[P, R]):
         if self._binding is not None:
             return self._binding.arguments.json_values(args)
         plain: dict[str, Any] = json.loads(json_text(args))
+        if self._check is not None:
+            self._check(plain)
         if problems := schema_problems(plain, self.parameters):
             raise invalid_arguments(problems)
         return plain

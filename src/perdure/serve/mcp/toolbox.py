@@ -115,6 +115,7 @@ class McpTool:
     output_required: Sequence[str] = ("success",)
     annotations: Mapping[str, bool] = field(default_factory=dict)
     unchecked: frozenset[str] = frozenset()  # arguments that the service checks itself
+    check: Callable[[Mapping[str, Any]], None] | None = None  # before the schema is applied
     is_quick: bool = False  # it never waits for work, and reports no progress
     outcome: Outcome = _same  # of its work, when it has ended; may raise a protocol's error
     wait_time: Callable[[Json], WaitTime] = _wait_as_long_as_allowed  # by its arguments
@@ -209,6 +210,8 @@ class Toolbox:
         """
         tool = self.find(name)
         caller.require(tool.permit)
+        if tool.check is not None and isinstance(arguments, Mapping | None):
+            tool.check(arguments or {})
         return check_arguments(name, self._schemas[tool.name], arguments)
 
     async def run(

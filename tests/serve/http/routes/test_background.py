@@ -10,9 +10,11 @@ import pytest
 from tests.support.http_client import Client as HttpClient
 from tests.support.http_client import MakeClient
 from tests.support.http_shop import TOKENS
+from tests.support.mcp_client import connected, fields
 
-from perdure import Agent, Conflict, NotFound, Runtime, asgi, tool
+from perdure import Agent, Conflict, NotFound, Refused, Runtime, asgi, tool
 from perdure.app import service_of
+from perdure.background import BackgroundManager
 from perdure.client import Client
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.serve.http.routes.tasks import task_frames
@@ -319,14 +321,14 @@ async def test_prompts_and_follow_ups_may_have_files(rt: Runtime, client: HttpCl
 
 
 BAD: list[tuple[dict[str, Any], int, str]] = [
-    ({"agent": "researcher"}, 400, "BODY_INVALID"),
-    ({"prompt": "x"}, 400, "BODY_INVALID"),
+    ({"agent": "researcher"}, 400, "ARGS_INVALID"),
+    ({"prompt": "x"}, 400, "ARGS_INVALID"),
     ({"agent": "researcher", "prompt": " "}, 400, "ARGS_INVALID"),
     ({"agent": "researcher", "prompt": []}, 400, "CONTENT_INVALID"),
     ({"agent": "researcher", "prompt": "x", "name": "y"}, 400, "BODY_INVALID"),
     ({"agent": "nobody", "prompt": "x"}, 404, "AGENT_NOT_FOUND"),
     ({"agent": "researcher", "prompt": "x", "parent": "nobody"}, 404, "SESSION_NOT_FOUND"),
-    ({"kind": "background", "name": "x"}, 400, "BODY_INVALID"),
+    ({"kind": "background", "name": "x"}, 400, "ARGS_INVALID"),
 ]
 
 
@@ -475,3 +477,37 @@ async def test_the_client_has_the_verbs_of_a_runtime(rt: Runtime, clock: ManualC
         await task.delete()
         with pytest.raises(NotFound):
             await task.get()
+
+
+LAUNCHES = [
+    ({"agent": "", "prompt": "Why tides?"}, "Agent parameter is required"),
+    ({"agent": " \t", "prompt": "Why tides?"}, "Agent parameter is required"),
+    ({"prompt": "Why tides?"}, "Agent parameter is required"),
+    ({"agent": None, "prompt": "Why tides?"}, "Agent parameter is required"),
+    ({"agent": "researcher", "prompt": " "}, "Prompt parameter is required"),
+]
+
+
+@pytest.mark.parametrize("args, text", LAUNCHES)
+async def test_a_launch_without_an_agent_is_refused_in_the_same_words_everywhere(
+    rt: Runtime, client: HttpClient, args: dict[str, Any], text: str
+) -> None:
+    """S1.1: over HTTP and MCP, from Python, and as the call of a model."""
+    answer = await client.post("/tasks", json=args)
+    assert (answer.status_code, answer.json()["code"]) == (400, "ARGS_INVALID")
+    assert answer.json()["error"] == text
+    async with connected(rt) as mcp:
+        value = fields(await mcp.call_tool("background_task", args))
+    assert (value["error"]["code"], value["error"]["message"]) == ("ARGS_INVALID", text)
+    agent, prompt = args.get("agent"), args["prompt"]
+    for launched in (BackgroundManager(rt).background_task, rt.spawn):
+        with pytest.raises(Refused) as refused:
+            await launched(agent, prompt)
+        assert (refused.value.message, refused.value.code) == (text, "ARGS_INVALID")
+    turns = [{"calls": [{"tool": "background_task", "args": args}]}, {"text": "Oh."}]
+    asking = Agent("asking", model=ScriptedModel(turns), sub_agents=["researcher"])
+    await rt.session("asking", agent=asking).run("Go")
+    events = await rt.session("asking").events()
+    (result,) = [event.data for event in events if event.type == "tool_result"]
+    assert result["result"] == text
+    assert [task async for task in rt.tasks()] == []

@@ -88,7 +88,7 @@ async def test_lists_have_filters_and_the_number_of_all_matches(client: HttpClie
         ({"name": " "}, "BODY_INVALID"),
         ({"name": "x", "metadata": []}, "BODY_INVALID"),
         ({"name": "x", "taskId": "../x"}, "BODY_INVALID"),
-        ({"name": "x", "kind": "background"}, "BODY_INVALID"),
+        ({"name": "x", "kind": "background"}, "ARGS_INVALID"),
         ({"owner": "x"}, "BODY_INVALID"),
     ],
 )

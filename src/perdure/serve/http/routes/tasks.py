@@ -13,6 +13,7 @@ from perdure.core.session.children import TASK_STATUSES
 from perdure.core.session.naming import MAX_ID
 from perdure.core.tasks.record import KINDS
 from perdure.errors import Refused
+from perdure.runtime.agents.delegation import check_launch
 from perdure.runtime.sessions.task_lists import MAX_PAGE, STATUSES
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.tasks.values import MAX_NAME, StatusName
@@ -253,7 +254,8 @@ async def create_task(scope: Operates, key: Key = None) -> Response:
     background agent that it launched (200).
     """
     raw = await scope.read_body(Raw)
-    if _is_launch(raw):
+    if (keys := _launch_keys(raw)) is not None:
+        check_launch({"agent": keys.agent, "prompt": keys.prompt})
         return await _launch(scope, decode_body(bytes(raw), LaunchBody), key)
     body = decode_body(bytes(raw), NewTaskBody)
     config = {"id": body.task_id, "name": body.name, "owner": body.owner, "kind": body.kind}
@@ -262,11 +264,13 @@ async def create_task(scope: Operates, key: Key = None) -> Response:
     return json_response(created, 201)
 
 
-def _is_launch(raw: Raw) -> bool:
+def _launch_keys(raw: Raw) -> _BodyKeys | None:
+    """Return the keys of a body that launches a background agent; None for another one."""
     try:
-        return msgspec.json.decode(raw, type=_BodyKeys).is_launch
+        keys = msgspec.json.decode(raw, type=_BodyKeys)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return False  # the decoder of the other body says what is wrong
+        return None  # the decoder of the other body says what is wrong
+    return keys if keys.is_launch else None
 
 
 async def _launch(scope: RequestScope, body: LaunchBody, key: str | None) -> Response:

@@ -10,6 +10,7 @@ from perdure.runtime.agents.delegation import (
     DEFAULT_TIMEOUT_MS,
     MAX_TIMEOUT_MS,
     SENT,
+    check_launch,
     parse_timeout,
 )
 from perdure.runtime.agents.ready_agent import ReadyAgent
@@ -104,6 +105,7 @@ def _launch_tool(agents: Sequence[ReadyAgent]) -> McpTool:
         ),
         permit=Permit.OPERATE,
         run=_launch,
+        check=check_launch,
         is_quick=True,
         wait_time=_no_time,
         properties={
