@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from tests.support.server import run
 
+from perdure import Agent, Runtime
+from perdure.testing import ScriptedModel
+
 APP = '''
 import os
 import signal
@@ -39,8 +42,9 @@ class Model:
 
 
 scripted = ScriptedModel([{"calls": [{"tool": "act"}]}, {"text": "Done."}])
-rt = Runtime(os.environ["STORE"], poison_after=2, agents=[
+rt = Runtime(os.environ["STORE"], poison_after=int(os.environ["POISON_AFTER"]), agents=[
     Agent("model", model=Model()),
+    Agent("slow", model=ScriptedModel([{"text": "Done.", "delay_ms": 200}])),
     Agent("tool", model=scripted, tools=[act]),
 ])
 '''
@@ -51,11 +55,11 @@ class Project:
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
-        self._env = {"STORE": store}
+        self.env = {"STORE": store, "POISON_AFTER": "2"}
         (folder / "app.py").write_text(APP)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return run(self.folder, "--app", "app:rt", *words, **self._env)
+        return run(self.folder, "--app", "app:rt", *words, **self.env)
 
     def json(self, *words: str) -> Any:
         return json.loads(self.run(*words, "--json").stdout)
@@ -96,3 +100,24 @@ def test_a_session_that_kills_its_process_again_and_again_fails_and_can_be_resum
     assert project.run("sessions", "resume", "bad").returncode == 0
     assert project.json("sessions", "show", "bad")["output"] == "Done."
     assert "POISONED" not in project.run("doctor").stdout
+
+
+async def test_a_session_that_kills_its_processes_is_isolated_among_many(
+    project: Project,
+) -> None:
+    """S4.32: the others, which were driven with it, complete."""
+    project.env["POISON_AFTER"] = "3"
+    names = [f"good{number}" for number in range(12)]
+    agents = {name: Agent(name, model=ScriptedModel([])) for name in ("slow", "model")}
+    async with Runtime(project.env["STORE"], agents=list(agents.values())) as rt:
+        for name in names:
+            await rt.session(name, agent=agents["slow"]).send("Go")
+        await rt.session("bad", agent=agents["model"]).send("Go")
+    states: dict[str, Any] = {}
+    while set(states.values()) != {"completed", "failed"}:
+        assert project.run("worker", "--once").returncode in (0, -9)
+        rows = project.json("sessions", "list")["sessions"]
+        states = {row["sessionID"]: row["state"] for row in rows}
+    assert states == {**dict.fromkeys(names, "completed"), "bad": "failed"}
+    assert project.json("sessions", "show", "bad")["error"]["code"] == "POISONED"
+    assert project.deaths() == 3

@@ -29,7 +29,7 @@ from perdure.store.base import (
     Write,
 )
 
-BACK_OFF_FROM_TRY = 3
+BACK_OFF_FROM_TRY = 4
 LONGEST_BACK_OFF_MS = 300_000
 NAME_BYTES = 2_500  # of a stream's id and kind, and of an entry's kind, key and state together
 _INT_LIMIT = 2**63  # of the integers of SQLite and PostgreSQL

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -21,11 +22,10 @@ from perdure.runtime.engine.background import BackgroundTask
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.heartbeat import LEASE_MS, ClaimingCommit, LeaseHolder
 from perdure.runtime.engine.leases import (
-    SUSPECT_PAUSE_MS,
+    Suspects,
     UnreturnedLease,
     UnreturnedLeases,
     is_suspect,
-    split_suspects,
 )
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.resources import Resources
@@ -66,6 +66,7 @@ class Drives:
         self._resources = resources
         self._agents = agents
         self._unreturned = UnreturnedLeases(resources.store, resources.commits)
+        self._suspects = Suspects(resources.poison_after)
         self._holder = LeaseHolder(
             resources.store, self._unreturned, lease_ms, self._lose, self._has_drive
         )
@@ -255,36 +256,39 @@ class Drives:
     async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Driver]:
         pool = agent.agent.worker_pool
         if request.commit is not None:
-            return await self._drivers(agent, await self._holder.claim_by(request.commit))
+            return await self._drivers(agent, "", await self._holder.claim_by(request.commit))
+        if not self._suspects.may_claim(request.kind, request.only):
+            return []
         if pool is None:
             leases = await self.claim(request.kind, request.limit, request.only)
-            return await self._drivers(agent, leases)
+            return await self._drivers(agent, request.kind, leases)
         # Under a lock, since the running drives of a bounded pool are counted.
         async with self._pool_locks.setdefault(agent.name, asyncio.Lock()):
             same = [driver for driver in self.running.values() if driver.agent.name == agent.name]
             free = min(request.limit, pool - sum(driver.is_busy for driver in same))
             leases = await self.claim(request.kind, free, request.only) if free > 0 else []
-            return await self._drivers(agent, leases)
+            return await self._drivers(agent, request.kind, leases)
 
-    async def _drivers(self, agent: ReadyAgent, leases: list[Lease]) -> list[Driver]:
+    async def _drivers(self, agent: ReadyAgent, kind: str, leases: list[Lease]) -> list[Driver]:
         """Return a driver for each lease, except for suspects that must not be driven now."""
-        others: list[Lease] = []
-        if any(map(is_suspect, leases)):
-            leases, others = split_suspects(leases, may_drive_one=not self._has_suspect())
+        leases, others = self._suspects.split(kind, leases)
         is_valid = self._holder.is_valid
         drivers = [Driver(self._resources, lease, agent, is_valid) for lease in leases]
         for driver in drivers:
             self.running[driver.lease.stream] = driver
-        for lease in others:
-            due = self._resources.store.now() + SUSPECT_PAUSE_MS
-            await self._unreturned.release(UnreturnedLease(lease, due, is_counted=False))
+            if is_suspect(driver.lease):
+                driver.on_progress = partial(self._clear_suspect, driver.lease)
+        if others:
+            # Together, before a drive starts, and due at once: this process may be about to stop.
+            now = self._resources.store.now()
+            unused = [UnreturnedLease(lease, now, is_counted=False) for lease in others]
+            await asyncio.gather(*map(self._unreturned.release, unused))
         return drivers
 
-    def _has_suspect(self) -> bool:
-        """Return whether a drive here may be about to stop this process."""
-        return any(
-            is_suspect(driver.lease) and not driver.has_written for driver in self.running.values()
-        )
+    def _clear_suspect(self, lease: Lease) -> None:
+        """Let a worker claim the sessions that waited until one like them had written."""
+        self._suspects.clear(lease)
+        self._signal_end()
 
     def _spawn(
         self, work: Coroutine[Any, Any, None], future: DriversFuture | None = None
@@ -303,7 +307,7 @@ class Drives:
             self.background.fail(error)
 
     def drive_ended(self) -> asyncio.Event:
-        """Return an event that is set when the next drive ends."""
+        """Return an event that is set when the next drive ends, or a suspect has written."""
         if self._next_end is None:
             self._next_end = asyncio.Event()
         return self._next_end
@@ -340,10 +344,14 @@ class Drives:
         if self.running.get(drive.lease.stream) is drive:
             del self.running[drive.lease.stream]
         drive.done.set()
+        self._suspects.drop(drive.lease)
         # From now on the future refers to the drive: both ways would be a reference cycle.
         waiter, drive.waiter = drive.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result([drive])
+        self._signal_end()
+
+    def _signal_end(self) -> None:
         ended, self._next_end = self._next_end, None
         if ended is not None:
             ended.set()

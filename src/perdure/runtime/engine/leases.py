@@ -1,6 +1,7 @@
 """Leases to release: those that could not be released yet are tried again."""
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +26,9 @@ from perdure.store.base import (
 logger = logging.getLogger("perdure")
 
 SUSPECT_FROM_TRY: Final = 3
-SUSPECT_PAUSE_MS: Final = 2_000  # until a suspect that was not driven is due again
+FIRST_SUSPECTS: Final = 2  # driven at the same time, until one of them has recorded something
+MORE_SUSPECTS: Final = 14  # for each that has
+HOLD_S: Final = 2.0  # how long no sessions are claimed of an agent whose suspects are held back
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,81 @@ class UnreturnedLease:
     is_counted: bool = True  # False: nothing was driven under it
 
 
-def split_suspects(leases: list[Lease], *, may_drive_one: bool) -> tuple[list[Lease], list[Lease]]:
-    """Return the leases to drive and those to return.
-
-    Of sessions whose last two processes stopped before they wrote anything, one at a time is
-    driven: the others may be innocent, and would stop and be counted with the guilty one.
-    """
-    suspects = sorted(filter(is_suspect, leases), key=lambda lease: lease.tries)
-    others = suspects[1:] if may_drive_one else suspects
-    return [lease for lease in leases if lease not in others], others
-
-
 def is_suspect(lease: Lease) -> bool:
     """Return whether the last two processes that drove the session wrote nothing."""
     return lease.tries >= SUSPECT_FROM_TRY
+
+
+class Suspects:
+    """Sessions whose last two processes stopped before they wrote anything.
+
+    One of them may stop every process that drives it, and the others would be counted with it. So a
+    process drives two of them first, those with the fewest tries, and many more once one of them
+    has written. One whose next stop would fail it is driven without other suspects.
+    """
+
+    def __init__(self, poison_after: int) -> None:
+        self._poison_after = poison_after
+        self._driven: dict[str, Lease] = {}  # that have not written yet
+        self._limit = FIRST_SUSPECTS
+        self._held: dict[str, tuple[float, frozenset[str]]] = {}  # by kind: until when, streams
+        self._held_since = 0.0
+
+    def split(self, kind: str, leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
+        """Return the leases to drive and those to return; without suspects, all are driven."""
+        others: list[Lease] = []
+        for lease in sorted(filter(is_suspect, leases), key=lambda lease: lease.tries):
+            if self._may_drive(lease):
+                self._driven[lease.stream] = lease
+            else:
+                others.append(lease)
+        if others:
+            self._hold(kind, others)
+        elif self._held.pop(kind, None) is not None and not self._held:
+            waited_s = time.monotonic() - self._held_since
+            logger.info("no session is held back any more, after %.1f s", waited_s)
+        return [lease for lease in leases if lease not in others], others
+
+    def _may_drive(self, lease: Lease) -> bool:
+        if not self._driven:
+            return True
+        is_last = any(item.tries >= self._poison_after for item in (lease, *self._driven.values()))
+        return not is_last and len(self._driven) < self._limit
+
+    def _hold(self, kind: str, leases: list[Lease]) -> None:
+        if not self._held:
+            self._held_since = time.monotonic()
+            logger.warning(
+                "the processes that drove %d sessions stopped before they recorded anything: "
+                "%d are driven first, the others when one of these has recorded something",
+                len(leases) + len(self._driven),
+                len(self._driven),
+            )
+        streams = frozenset(lease.stream for lease in leases)
+        self._held[kind] = (time.monotonic() + HOLD_S, streams)
+
+    def may_claim(self, kind: str, only: str | None = None) -> bool:
+        """Return whether sessions of a kind, or one, can be claimed: not while suspects wait.
+
+        They would be claimed and returned again and again.
+        """
+        until, streams = self._held.get(kind, (0.0, frozenset()))
+        is_other = only is not None and only not in streams
+        return is_other or self._has_room or time.monotonic() >= until
+
+    @property
+    def _has_room(self) -> bool:
+        is_last = any(item.tries >= self._poison_after for item in self._driven.values())
+        return not self._driven or (not is_last and len(self._driven) < self._limit)
+
+    def clear(self, lease: Lease) -> None:
+        """Note that a suspect has written something: it does not stop its process."""
+        if self._driven.pop(lease.stream, None) is not None:
+            self._limit += MORE_SUSPECTS
+
+    def drop(self, lease: Lease) -> None:
+        """Note that a session is not driven any more."""
+        self._driven.pop(lease.stream, None)
 
 
 class UnreturnedLeases:

@@ -114,6 +114,7 @@ class LeasedWriter:
         "is_valid",
         "lease",
         "log",
+        "on_progress",
         "parked_session",
         "pending",
         "resources",
@@ -138,6 +139,7 @@ class LeasedWriter:
         self.spending: Spending | None = None  # of a session with a parent or a budget
         self.trace: str | None = None  # of this drive
         self.has_written = False
+        self.on_progress: Callable[[], None] | None = None  # called at the first commit
         self.parked_session: CachedSession | None = None  # cached: later commits are added to it
         self._parked_head = 0  # of the session as this drive left it
         self.expected_head = lease.head  # with the commit that is under way
@@ -320,7 +322,7 @@ class LeasedWriter:
         heads = await self._commit(writes, puts, [item.as_check for item in same], patient=patient)
         if self.spending is not None and spent is not None:
             self.spending.apply(spent)
-        self._unknown_count, self.has_written = 0, True
+        self._note_progress()
         self._has_start = self._has_start or bool(records)
         self.entry = entry or self.entry
         self._note_pending(pending, same)
@@ -418,6 +420,13 @@ class LeasedWriter:
         for pending_id, change in draft.settled_changes.items():
             entries += _changed(await self._read_pending(pending_id), change)
         return entries, same
+
+    def _note_progress(self) -> None:
+        self._unknown_count = 0
+        if not self.has_written:
+            self.has_written = True
+            if self.on_progress is not None:
+                self.on_progress()
 
     def _note_pending(self, changed: list[PendingEntry], same: list[PendingEntry]) -> None:
         self.pending.update({item.record.id: item for item in (*changed, *same)})

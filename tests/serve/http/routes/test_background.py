@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -499,12 +499,15 @@ async def test_a_launch_without_an_agent_is_refused_in_the_same_words_everywhere
     async with connected(rt) as mcp:
         value = fields(await mcp.call_tool("background_task", args))
     assert (value["error"]["code"], value["error"]["message"]) == ("ARGS_INVALID", text)
-    agent, prompt = args.get("agent"), args["prompt"]
+    agent, prompt = cast("str", args.get("agent")), args["prompt"]
     for launched in (BackgroundManager(rt).background_task, rt.spawn):
         with pytest.raises(Refused) as refused:
             await launched(agent, prompt)
         assert (refused.value.message, refused.value.code) == (text, "ARGS_INVALID")
-    turns = [{"calls": [{"tool": "background_task", "args": args}]}, {"text": "Oh."}]
+    turns: list[dict[str, Any]] = [
+        {"calls": [{"tool": "background_task", "args": args}]},
+        {"text": "Oh."},
+    ]
     asking = Agent("asking", model=ScriptedModel(turns), sub_agents=["researcher"])
     await rt.session("asking", agent=asking).run("Go")
     events = await rt.session("asking").events()
