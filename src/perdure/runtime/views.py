@@ -30,6 +30,7 @@ from perdure.core.session.state import State as SessionState
 from perdure.core.session.usage import Usage, display_usage
 from perdure.errors import Corrupt, PerdureError, Refused
 from perdure.runtime.mcp.servers import DOWN_HINT, ServerDown
+from perdure.runtime.queues import NOT_STUCK
 from perdure.runtime.records.log import unreadable_record
 from perdure.runtime.values import Decision, PendingCall
 
@@ -256,7 +257,7 @@ class Snapshot:
     @property
     def _is_stuck(self) -> bool:
         """Return whether the code here cannot continue it; a worker may still come for it."""
-        return self.problem is not None and self.problem.code != "NO_WORKER"
+        return self.problem is not None and self.problem.code not in NOT_STUCK
 
 
 def early_stop(log_state: SessionState) -> StopReason | None:

@@ -189,6 +189,7 @@ class Slice(Struct, frozen=True, gc=False):
     head: int
     holder: str | None = None  # of its lease, if a driver has one
     due: int | None = None  # from when on it may be claimed; meaningless while held
+    tries: int = 0  # claims since a driver last wrote; a store that does not say has none
 
 
 class StreamState(Struct, frozen=True, gc=False):

@@ -129,7 +129,7 @@ class MemoryStore:
         start = max(after, 0)
         end = None if limit is None else start + max(limit, 0)
         records = self._records.get(stream, [])[start:end]
-        return Slice(tuple(records), row.head, row.holder, row.due)
+        return Slice(tuple(records), row.head, row.holder, row.due, row.tries)
 
     async def get(self, kind: str, key: str) -> Entry | None:
         """Return the entry with this key, or None."""

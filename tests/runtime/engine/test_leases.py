@@ -14,6 +14,8 @@ from perdure import Agent, Delta, Runtime, tool
 from perdure.core.conversation.messages import Answer
 from perdure.errors import Corrupt
 from perdure.runtime import renewals
+from perdure.runtime.diagnosis.commands import PlainCommands
+from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 from perdure.runtime.models.base import Request
 from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Check, Heads, Lease, Put, Record, Unknown, Write
@@ -256,6 +258,16 @@ async def test_of_sessions_whose_processes_stopped_twice_two_are_driven_first(
             assert len(await memory.claim(holder, "session:a", 10)) == len(names)
             clock.advance("2s")
             await memory.reap(memory.now())
+        await memory.renew("other@default", 60_000, join=True)  # a worker elsewhere
+        held = await rt.session("s1").get()
+        assert held.problem is not None
+        assert (held.problem.code, held.state) == ("HELD_BACK", "pending")
+        assert "the last 2 processes that drove it stopped" in held.problem.message
+        snapshot = SessionSnapshot(held.to_json(), memory.now() + 5_000)
+        sentence = diagnose(snapshot, PlainCommands()).sentence
+        assert sentence.startswith(
+            "Session s1 is held back (HELD_BACK), and has been for 5.0s. The"
+        )
         with anyio.fail_after(20):
             await rt.work(once=True)
         states = {(await rt.session(name).get()).state for name in names}

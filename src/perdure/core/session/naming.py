@@ -20,6 +20,7 @@ _CACHE_SIZE: Final = (
 )
 _KIND: Final = "session:"
 POISONED: Final = "POISONED"  # code of a run that failed because it stopped too many processes
+SUSPECT_FROM_TRY: Final = 3  # claim after which one may be the reason that processes stop
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 

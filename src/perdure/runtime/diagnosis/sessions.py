@@ -15,6 +15,7 @@ from perdure.runtime.diagnosis.calls import (
 )
 from perdure.runtime.diagnosis.commands import Commands
 from perdure.runtime.diagnosis.texts import age, line
+from perdure.runtime.queues import HELD_BACK
 from perdure.runtime.views import PROBLEMS
 
 Json = Mapping[str, Any]
@@ -270,6 +271,10 @@ def _problem(snapshot: SessionSnapshot, commands: Commands) -> Diagnosis:
         steps = _steps(start, *([resume] if commands.has_code else []))
         headline = f"{text.removeprefix('it ')} (NO_WORKER)"
         return snapshot.diagnosis("no_worker", headline, parts=[steps])
+    if problem["code"] == HELD_BACK:
+        since = snapshot.now - (session["nextAt"] or snapshot.now)
+        headline = f"is held back (HELD_BACK), and has been for {age(since)}"
+        return snapshot.diagnosis("due", headline, f"{text[:1].upper()}{text[1:]}.", [])
     parts = _pending_lines(snapshot, commands)
     match problem["code"]:
         case "AGENT_UNKNOWN":

@@ -7,6 +7,7 @@ from typing import Final
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
+from perdure.core.session.naming import SUSPECT_FROM_TRY
 from perdure.errors import Corrupt, PerdureError, StoreError
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.entries import SessionEntry
@@ -25,7 +26,6 @@ from perdure.store.base import (
 
 logger = logging.getLogger("perdure")
 
-SUSPECT_FROM_TRY: Final = 3
 FIRST_SUSPECTS: Final = 2  # driven at the same time, until one of them has recorded something
 MORE_SUSPECTS: Final = 14  # for each that has
 HOLD_S: Final = 2.0  # how long no sessions are claimed of an agent whose suspects are held back

@@ -11,7 +11,7 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session import budgets
 from perdure.core.session import naming as index
 from perdure.core.session.budgets import USAGE, UsageRecord, usage_below
-from perdure.core.session.naming import SessionRecord
+from perdure.core.session.naming import SUSPECT_FROM_TRY, SessionRecord
 from perdure.core.session.state import State
 from perdure.core.session.usage import Usage, display_usage, sum_usage
 from perdure.errors import PerdureError, Refused
@@ -145,9 +145,9 @@ class Snapshots(Struct, frozen=True):
                 hint="start a worker that has it",
             )
         is_ours = has_worker and self.agents.find(record.agent) is not None
-        if is_ours and now - log.slice.due < CLAIM_MS:
+        if is_ours and log.slice.tries + 1 < SUSPECT_FROM_TRY and now - log.slice.due < CLAIM_MS:
             return None  # the worker here is about to claim it
-        return await no_worker_problem(self.resources.store, record)
+        return await no_worker_problem(self.resources.store, record, log.slice.tries)
 
     def as_result(self, snapshot: Snapshot) -> Result[Any]:
         """Return a snapshot as the public value."""

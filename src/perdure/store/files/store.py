@@ -405,7 +405,7 @@ class FilesStore:
         start = max(after, 0)
         end = row.head if limit is None else min(row.head, start + max(limit, 0))
         records = await self._records(opened, stream, start, end)
-        return Slice(records, row.head, row.holder, row.due)
+        return Slice(records, row.head, row.holder, row.due, row.tries)
 
     async def _records(
         self, opened: _Open, stream: str, after: int, end: int

@@ -49,20 +49,20 @@ async def read(connection: PooledConnection, stream: str, after: int, limit: int
     rows = await connection.fetch(statement("read"), pack_text(stream), after, last)
     if not rows:
         raise NoStream(f"there is no stream {stream}", stream=stream)
-    head, holder, due, gone, is_sound = rows[0][:5]
+    head, holder, due, tries, gone, is_sound = rows[0][:6]
     if not is_sound:
         raise damaged_stream(stream)
     if gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
     records = tuple(
         Record(unpack_text(type_), data, at, seq, pos, stream)
-        for _, _, _, _, _, type_, data, at, seq, pos in rows
+        for _, _, _, _, _, _, type_, data, at, seq, pos in rows
         if seq is not None
     )
     if records and records[-1].seq > head:  # of the same moment
         raise damaged_stream(stream)
     check_complete(records, stream, after, min(head, last))
-    return Slice(records, head, None if holder is None else unpack_text(holder), due)
+    return Slice(records, head, None if holder is None else unpack_text(holder), due, tries)
 
 
 async def get(connection: PooledConnection, keys: Sequence[tuple[str, str]]) -> list[Entry | None]:

@@ -196,7 +196,7 @@ def read(
     if limit and rows[0][3] is not None:
         records = tuple(_records(rows, bounds, stream, connection))
         check_complete(records, stream, after, min(head, after + limit))
-    return Slice(records, head, row.holder, row.due)
+    return Slice(records, head, row.holder, row.due, row.tries)
 
 
 def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> Entry | None:

@@ -246,8 +246,10 @@ async def a_stream_whose_drivers_keep_dying_is_put_off(harness: Harness) -> None
     waits: list[int] = []
     for death in range(1, 11):
         await _die_once(harness, store, f"worker-{death}")
-        due = (await store.read("s", limit=0)).due
+        position = await store.read("s", limit=0)
+        due = position.due
         assert due is not None
+        assert position.tries == death
         waits.append(due - harness.clock.now())
         harness.clock.advance(waits[-1])
     assert waits == [0, 0, 0, *(1000 * 2**tries for tries in range(4, 9)), 300_000, 300_000]

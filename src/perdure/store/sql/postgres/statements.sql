@@ -297,7 +297,7 @@ WHERE pulse IS NOT NULL AND NOT EXISTS (
 );
 
 -- read --
-SELECT s.head, s.holder, s.due, s.gone,
+SELECT s.head, s.holder, s.due, s.tries, s.gone,
        s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind),
        r.type, r.data, r.at, r.seq, r.pos
 FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
