@@ -161,8 +161,13 @@ class Drives:
         self._holder.serve(worker, queues)
 
     async def release(self, lease: Lease, due: int | None) -> None:
-        """Release a lease, now or when the store is available; the stream is due at `due`."""
-        await self._unreturned.release(UnreturnedLease(lease, due))
+        """Release a lease, now or when the store is available; the stream is due at `due`.
+
+        Without `due`, a stream that has grown since the claim is due at once: the lease has hidden
+        whatever woke it meanwhile.
+        """
+        head = lease.head if due is None else None
+        await self._unreturned.release(UnreturnedLease(lease, due, head=head))
 
     def _has_drive(self, leases: Sequence[Lease]) -> bool:
         """Return whether a drive here already has one of these leases, with its epoch."""

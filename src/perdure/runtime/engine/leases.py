@@ -39,6 +39,7 @@ class UnreturnedLease:
     due: int | None
     failure: PerdureError | None = None  # recorded as the error of the run
     is_counted: bool = True  # False: nothing was driven under it
+    head: int | None = None  # a stream that has grown since is due at once
 
 
 def is_suspect(lease: Lease) -> bool:
@@ -169,7 +170,8 @@ class UnreturnedLeases:
             fact = events.AgentError(run="", error=failure.message, code=failure.code)
             records = [as_record(fact, store.now())]
             puts = await self._failed_entry_puts(lease)
-        release = Release(unreturned.due, unreturned.is_counted)
+        due = unreturned.due if unreturned.head in (None, head) else store.now()
+        release = Release(due, unreturned.is_counted)
         write = Write(lease.stream, records, lease, head, release=release)
         await self._commits.commit([write], puts)
 

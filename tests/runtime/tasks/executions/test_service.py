@@ -6,19 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.executions import open_folder, task_options
 
-from perdure import Refused, Runtime
+from perdure import Conflict, Refused, Runtime
 from perdure.app import service_of
-from perdure.core.tasks.executions import ExecutionRecord
+from perdure.core.tasks.executions import ExecutionFact, ExecutionRecord
+from perdure.core.tasks.record import STREAM_KIND
 from perdure.errors import StoreError
 from perdure.runtime.tasks.entries import get_task
 from perdure.runtime.tasks.executions.output import spool_folder
 from perdure.runtime.tasks.executions.requests import CommandRequest
-from perdure.runtime.tasks.executions.slots import Slots
+from perdure.runtime.tasks.executions.slots import SlotClaim, Slots
 from perdure.runtime.tasks.files.place import EXECUTIONS
 from perdure.runtime.tasks.values import TaskRef
-from perdure.store.base import Heads
+from perdure.store.base import Heads, Record, Write
 from perdure.store.memory import MemoryStore
 from perdure.tasks import TaskLifecycle
 from perdure.testing import ManualClock
@@ -131,6 +133,71 @@ async def test_a_settlement_that_fails_does_not_keep_the_task_busy(
         clock.advance(10)
         assert (await work.execute("a", "echo free", wait=20)).stdout == "free\n"
         assert (await work.execution("a", left).result()).reason == "interrupted"
+
+
+async def test_a_settlement_that_finds_its_command_ended_gives_the_task_back(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: a caller without a lease has recorded the end itself, just before."""
+    monkeypatch.setenv("PERDURE_LEASE", "1h")
+    store = HookedStore(ManualClock())
+    async with Runtime(store, tasks=task_options(open_folder)) as rt, asyncio.timeout(30):
+        work = await running_task(rt)
+        service = service_of(rt)
+        tasks, task = service.tasks, await get_task(store, TASK)
+        execution = await tasks.executions.history.get(task.stream, await leave_command(rt))
+        slots = Slots(store, tasks.writer, service.drives)
+        version = (await slots.get(task.stream)).version
+        store.paused_type = "exec_finished"
+        settling = asyncio.create_task(tasks.executions.settle_left(task.stream))
+        await store.reached.wait()
+        store.paused_type = ""
+        end = ExecutionFact(replace(execution, reason="not_started", duration_ms=0))
+        assert await slots.free(task.record, task.stream, SlotClaim(None, version, 0), end)
+        store.resume.set()
+        assert not await settling
+        assert (await work.execute("a", "echo free", wait=1)).stdout == "free\n"
+
+
+async def test_a_command_in_a_task_that_another_process_holds_waits_and_is_refused(
+    open_folder: Path,
+) -> None:
+    """G3: it used to start and end again and again, without a pause and for ever."""
+    store = MemoryStore(ManualClock())
+    async with Runtime(store, tasks=task_options(open_folder)) as rt, asyncio.timeout(30):
+        work = await running_task(rt)
+        task = await get_task(store, TASK)
+        await hold(store, task.stream)
+        with pytest.raises(Conflict) as refused:
+            await work.execute("a", "true", wait=0.5)
+        assert refused.value.code == "TASK_BUSY"
+        assert (await store.read(task.stream)).head < 30
+
+
+async def hold(store: MemoryStore, stream: str) -> None:
+    """Let another process claim a task, as a worker that looks for dead commands does."""
+    await store.renew("other", 3_600_000, join=True)
+    await store.commit([Write(stream, wake=store.now())])
+    assert await store.claim("other", STREAM_KIND, 1, only=stream)
+
+
+async def test_what_wakes_a_task_while_it_is_released_is_not_lost(open_folder: Path) -> None:
+    """G3: its process may die right after the record, and somebody has to settle its command."""
+    store = MemoryStore(ManualClock())
+    async with Runtime(store, tasks=task_options(open_folder)) as rt, asyncio.timeout(30):
+        await running_task(rt)
+        drives, stream = service_of(rt).drives, (await get_task(store, TASK)).stream
+        await store.commit([Write(stream, wake=store.now())])
+        (lease,) = await drives.claim(STREAM_KIND, 1, stream)
+        await drives.release(lease, None)
+        assert await drives.claim(STREAM_KIND, 1, stream) == []
+        await store.commit([Write(stream, wake=store.now())])
+        (lease,) = await drives.claim(STREAM_KIND, 1, stream)
+        await store.commit([Write(stream, [Record("log", b"{}")], wake=store.now())])
+        await drives.release(lease, None)
+        (lease,) = await drives.claim(STREAM_KIND, 1, stream)
+        await drives.release(lease, None)
+        assert await drives.claim(STREAM_KIND, 1, stream) == []
 
 
 async def test_a_dead_command_whose_output_cannot_be_read_is_settled_without_it(

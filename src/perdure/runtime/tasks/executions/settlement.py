@@ -82,6 +82,7 @@ class CommandSettlement:
         fact = await self._interrupted(stream, execution, lease, is_here=is_here)
         claim = SlotClaim(lease, slot.version, lease.head)
         if not await self._slots.free(task.record, stream, claim, fact):
+            await self._leases.release(lease, None)  # the end is recorded, the lease may be ours
             return False
         logger.warning("execution %s in task %s: %s", execution.id, task.record.id, DIED)
         if is_here and not fact.record.truncated:

@@ -41,6 +41,7 @@ from perdure.store.shared.private_files import make_folder
 logger = logging.getLogger("perdure")
 
 LOOK_S: Final = 1.0  # between two looks at a command in another process
+HELD_S: Final = 0.1  # between two attempts to start while another process holds the task
 RECENT: Final = 500  # tasks whose slots are remembered
 
 
@@ -249,11 +250,20 @@ class CommandStarts:
         if claim.lease is None:
             end = replace(execution, reason="not_started", duration_ms=0, after=claim.head)
             await self._slots.free(task.record, task.stream, claim, ExecutionFact(end))
+            await _wait_released(task.record.id, attempt.deadline)
             return None
         folder = self._place.folder(task.stream)
         spool = OutputSpool(spool_folder(folder, execution.id))
         workspace = folder / WORKSPACE
         return RunningCommand(task.record, task.stream, workspace, execution, claim, spool)
+
+
+async def _wait_released(task_id: str, deadline: float) -> None:
+    """Wait a moment for the process that holds the task. Raises Conflict TASK_BUSY in the end."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise task_busy(task_id, "another process looks after the last command")
+    await asyncio.sleep(min(left_s, HELD_S))
 
 
 def task_busy(task_id: str, use: str, execution_id: str | None = None) -> Conflict:
