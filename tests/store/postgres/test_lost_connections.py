@@ -1,5 +1,6 @@
 """Plugs that are pulled between a PostgreSQL store and its server: nothing lost, nothing twice."""
 
+import asyncio
 import os
 import random
 import secrets
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import asyncpg
@@ -59,6 +61,24 @@ def postgres_url(own_postgres: PostgresServer) -> str:
 async def plug_and_store(postgres_url: str) -> AsyncIterator[tuple[Plug, PostgresStore]]:
     async with plugged(postgres_url) as (plug, url), opened(url) as store:
         yield plug, store
+
+
+async def test_a_signal_that_is_read_with_the_end_of_its_connection_is_no_error(
+    postgres_url: str,
+) -> None:
+    """E20: asyncpg delivers what it has read after the connection is closed."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with opened(postgres_url) as store:
+        control = store._ready().control
+        with anyio.fail_after(30):
+            while control._connection is None:
+                await store.changed(0.05)
+        connection: Any = control._connection.raw
+        connection._process_notification(1, control._channel, "")
+        connection.terminate()
+        await store.changed(0.05)
+    assert errors == []
 
 
 @pytest.mark.parametrize("loss, is_there", [("question", False), ("answer", True)])

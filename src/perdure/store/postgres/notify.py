@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from perdure.store.postgres.connection import Connector, PooledConnection
@@ -190,7 +191,8 @@ class ControlConnection:
             # It reconnects at once: until then our holders look dead.
             connection.raw.add_termination_listener(lambda _: self._wakeup.set())
             if self._connector.address.listen:
-                await connection.raw.add_listener(self._channel, self._receive)
+                receive = partial(self._receive, connection.raw.get_server_pid())
+                await connection.raw.add_listener(self._channel, receive)
             for number in self._locks.values():
                 await _take_lock(connection, number)
         except BaseException:
@@ -242,8 +244,11 @@ class ControlConnection:
             connection.raw.terminate()
         logger.debug("the control connection to %s: %s", self._connector.address.where, error)
 
-    def _receive(self, connection: Any, pid: int, _channel: str, payload: str) -> None:
-        if pid == connection.get_server_pid():
+    def _receive(
+        self, own_pid: int, _connection: Any, pid: int, _channel: str, payload: str
+    ) -> None:
+        """Handle a signal or broadcast, perhaps after its connection was closed."""
+        if pid == own_pid:
             return
         if payload == _CHANGE:
             self._signal.notify()
