@@ -1,139 +1,114 @@
-"""Agent of the soak: its turns follow from the seed, so that the oracle knows them."""
+"""Agents of the campaign: their turns follow from the seed, so that the oracle knows them."""
 
-import json
 import os
 import random
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import anyio
+from tests.soak.versions import newer_store
+from tests.soak.world import FOLDER, Line, World
 
-from perdure import Agent, Context, Delta, PendingCall, Tool, tool
+from perdure import Agent, Context, Delta, PendingCall, Runtime, Tool, tool
 from perdure.core.conversation.messages import Answer, AssistantMessage, RequestedCall
 from perdure.runtime.models.base import Request
 
-AGENT = "soaked"
+AGENT, CHILD = "soaked", "helper"
 MOMENTS = (0.0, 0.01, 0.2)  # seconds
 LAST = 0.35  # share of turns without calls, which end a run
+LAUNCH, COMMAND = "background_task", "execute_command"
+NEVER_POISONED = 1000  # a session may lose this many drivers
 
 
-def plan(seed: str, session: str, turn: int) -> list[str]:
+def plan(seed: str, session: str, turn: int, *, has_sandbox: bool) -> list[str]:
     """Return the tools that a turn of a session calls; the first turn is 0."""
     luck = random.Random(f"{seed}/{session}/{turn}")  # noqa: S311 - chance, not a secret
     if luck.random() < LAST:
         return []
-    return luck.choices([one.name for one in TOOLS], k=luck.choice([1, 1, 2, 3]))
+    tools = [item.name for item in TOOLS] + [LAUNCH]
+    if has_sandbox and crc32(session.encode()) % 4 == 0:
+        tools += [COMMAND] * 3
+    return luck.choices(tools, k=luck.choice([1, 1, 2, 3]))
+
+
+def plan_child(turn: int) -> list[str]:
+    """Return the tools that a turn of a background agent calls."""
+    return ["refund"] if turn == 0 else []
 
 
 def call_id(turn: int, number: int) -> str:
     return f"c{turn}.{number}"
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """Folder in which the tools of all processes record their effects, line by line."""
-
-    folder: Path
-    seed: str
-
-    async def act(self, ctx: Context["World"]) -> str:
-        """Sleep, record the effect, sleep again: the process may be killed or frozen meanwhile."""
-        line: dict[str, Any] = {"session": ctx.session_id, "call": ctx.call_id, "tool": ctx.tool}
-        line |= {"effect": ctx.effect_id, "pid": os.getpid(), "began": time.monotonic()}
-        try:
-            await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
-            _append(self.effects_file, line)
-            await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
-        finally:
-            _append(self.folder / "intervals", {**line, "ended": time.monotonic()})
-        return f"{ctx.tool} {ctx.call_id} was done"
-
-    @property
-    def url(self) -> str:
-        named = self.folder / "url"  # of a database on a server
-        return named.read_text() if named.exists() else f"sqlite:///{self.database}"
-
-    @property
-    def is_local(self) -> bool:
-        """Return True if the database is a file."""
-        return self.url.startswith("sqlite:")
-
-    @property
-    def database(self) -> Path:
-        return self.folder / "perdure.db"
-
-    @property
-    def effects_file(self) -> Path:
-        return self.folder / "effects"
-
-    def effects(self) -> list[dict[str, Any]]:
-        """Return the effects, in order."""
-        return _lines(self.effects_file)
-
-    def intervals(self) -> list[dict[str, Any]]:
-        """Return the times of tools in processes that were not killed meanwhile."""
-        return _lines(self.folder / "intervals")
-
-    def note_fenced(self, stream: str) -> None:
-        """Record that the fence rejected a write after a lost lease."""
-        _append(self.folder / "fenced", {"stream": stream, "pid": os.getpid()})
-
-    def fenced(self) -> list[dict[str, Any]]:
-        """Return the rejected writers."""
-        return _lines(self.folder / "fenced")
-
-    def log(self) -> str:
-        """Return the log of the workers."""
-        file = self.folder / "log"
-        return file.read_text(errors="replace") if file.exists() else ""
+def command_token(session: str, call: str) -> str:
+    """Return the line that the command of a call appends to the file `ran` of its workspace."""
+    return f"{session}/{call}"
 
 
-def _append(file: Path, line: dict[str, Any]) -> None:
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(fd, json.dumps(line).encode() + b"\n")
-    os.close(fd)
+def arguments(tool_name: str, session: str, call: str) -> dict[str, Any]:
+    if tool_name == COMMAND:
+        return {"command": f"echo {command_token(session, call)} >> ran; sleep 0.0{len(call)}"}
+    return {"agent": CHILD, "prompt": "Help."} if tool_name == LAUNCH else {}
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text().splitlines()]
+async def act(ctx: Context[World]) -> str:
+    """Sleep, record the effect, sleep again: the process may be killed or frozen meanwhile."""
+    line: Line = {"session": ctx.session_id, "call": ctx.call_id, "tool": ctx.tool}
+    line |= {"effect": ctx.effect_id, "pid": os.getpid(), "began": time.monotonic()}
+    try:
+        await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
+        ctx.deps.append("effects", line)
+        await anyio.sleep(random.choice(MOMENTS))  # noqa: S311
+    finally:
+        ctx.deps.append("intervals", {**line, "ended": time.monotonic()})
+    return done_text(str(ctx.tool), str(ctx.call_id))
+
+
+def done_text(tool_name: str, call: str) -> str:
+    """Return what a tool returns, and nobody else says."""
+    return f"{tool_name} {call} was done"
 
 
 @tool
 async def look(ctx: Context[World]) -> str:
-    return await ctx.deps.act(ctx)
+    return await act(ctx)
 
 
 @tool(idempotent=True)
 async def notify(ctx: Context[World]) -> str:
-    return await ctx.deps.act(ctx)
+    return await act(ctx)
 
 
 @tool(on_crash="ask")
 async def pay(ctx: Context[World]) -> str:
-    return await ctx.deps.act(ctx)
+    return await act(ctx)
 
 
 @tool(requires_approval=True)
 async def refund(ctx: Context[World]) -> str:
-    return await ctx.deps.act(ctx)
+    return await act(ctx)
 
 
 @tool(deferred=True)
 async def deploy(ctx: Context[World], call: PendingCall) -> str:
-    return await ctx.deps.act(ctx)
+    return await act(ctx)
 
 
 @tool(deferred=True, timeout="400ms")
 async def brief(ctx: Context[World], call: PendingCall) -> str:
-    return await ctx.deps.act(ctx)
+    return await act(ctx)
 
 
-TOOLS: tuple[Tool[..., Any], ...] = (look, notify, pay, refund, deploy, brief)
+@tool(external=True)
+def upload() -> None:
+    """Ask for a file."""
+
+
+TOOLS: tuple[Tool[..., Any], ...] = (look, notify, pay, refund, deploy, brief, upload)
 
 
 class PlannedModel:
@@ -141,16 +116,50 @@ class PlannedModel:
 
     name = "planned"
 
-    def __init__(self, seed: str) -> None:
-        self._seed = seed
+    def __init__(self, world: World, *, is_child: bool) -> None:
+        self._world = world
+        self._is_child = is_child
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         turn = sum(isinstance(message, AssistantMessage) for message in request.messages)
         await anyio.sleep(random.uniform(0, 0.02))  # noqa: S311
-        tools = plan(self._seed, request.session_id, turn)
-        calls = tuple(RequestedCall(call_id(turn, n), name, {}) for n, name in enumerate(tools))
+        calls = tuple(
+            RequestedCall(call_id(turn, n), name, arguments(name, session, call_id(turn, n)))
+            for session in [request.session_id]
+            for n, name in enumerate(self._tools(session, turn))
+        )
         yield Answer(text=f"turn {turn}", calls=calls, stop="tool_use" if calls else "end_turn")
 
+    def _tools(self, session: str, turn: int) -> list[str]:
+        world = self._world
+        if self._is_child:
+            return plan_child(turn)
+        return plan(world.seed, session, turn, has_sandbox=world.has_sandbox)
 
-def make_agent(world: World) -> Agent[Any]:
-    return Agent(AGENT, model=PlannedModel(world.seed), tools=TOOLS, max_turns=1000)
+
+def make_runtime(world: World, *, is_newer: bool = False) -> Runtime:
+    """Return a runtime with the agents, as every process of the campaign has it."""
+    helper = Agent(CHILD, model=PlannedModel(world, is_child=True), tools=[refund])
+    soaked = Agent(
+        AGENT,
+        model=PlannedModel(world, is_child=False),
+        tools=[*TOOLS, *([COMMAND] if world.has_sandbox else [])],
+        sub_agents=[helper],
+        max_turns=1000,
+    )
+    user = {"run_as": "nobody"} if os.geteuid() == 0 else {}
+    return Runtime(
+        newer_store(world.url) if is_newer else world.url,
+        agents=[soaked],
+        deps=world,
+        poison_after=NEVER_POISONED,
+        tasks={"root": str(world.tasks), **user},
+    )
+
+
+@cache
+def __getattr__(name: str) -> Runtime:
+    """Return the runtime for `--app tests.soak.agents:rt`."""
+    if name not in ("rt", "newer_rt"):
+        raise AttributeError(name)
+    return make_runtime(World.load(Path(os.environ[FOLDER])), is_newer=name == "newer_rt")

@@ -1,160 +1,148 @@
-"""Expected logs after a soak, from acknowledgements and effects."""
+"""Oracle of a campaign: pure functions that find every broken promise in its evidence."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from itertools import combinations, pairwise
 
-from tests.soak.agents import call_id, plan
+from tests.soak import session_checks as checks
+from tests.soak.agents import COMMAND, command_token
+from tests.soak.evidence import Evidence
+from tests.soak.session_log import Fault, SessionLog
+from tests.soak.world import Line
 
-from perdure import Event
-
-ONCE = frozenset({"look", "refund", "deploy", "brief"})  # tools that never run twice for a call
-DECISIONS = frozenset({"approve", "deny", "respond"})
-DYING = "POISONED"  # code of a run that was given up, because its drivers kept dying
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Acknowledged settlement of a pending call."""
-
-    verb: str
-    text: str
+AT_REST = frozenset({"completed", "cancelled"})
 
 
-@dataclass(slots=True)
-class Oracle:
-    """Collector of acknowledgements that afterwards judges each session's log."""
-
-    seed: str
-    messages: dict[str, list[str]] = field(default_factory=dict)  # by session, in order
-    answers: dict[str, Answer] = field(default_factory=dict)  # by pending id
-    cancels: Counter[str] = field(default_factory=Counter)  # by session
-
-    def judge(
-        self, session: str, events: Sequence[Event], effects: Sequence[dict[str, Any]]
-    ) -> list[str]:
-        """Return the problems of a session; `effects` are those of its tools."""
-        log = _Log(session, events, effects)
-        checks = (self._order, self._turns, self._effects, self._answers, self._expiries)
-        return [f"{session}: {line}" for check in checks for line in check(log)]
-
-    def _order(self, log: "_Log") -> Iterator[str]:
-        seqs = [event.seq for event in log.events]
-        if seqs != list(range(1, len(seqs) + 1)):
-            yield "seqs have holes"
-        said = [event.data["content"] for event in log.of("user")]
-        if said != self.messages[log.session]:
-            yield f"acknowledged {self.messages[log.session]}, recorded {said}"
-        cancelled = len(log.of("cancelled"))
-        if cancelled > self.cancels[log.session]:
-            yield f"cancelled {cancelled} times, asked {self.cancels[log.session]} times"
-        epochs = [event.data["epoch"] for event in log.of("tool_started")]
-        if epochs != sorted(epochs):
-            yield f"written by one who had lost the lease: epochs {epochs}"
-
-    def _turns(self, log: "_Log") -> Iterator[str]:
-        for number, event in enumerate(log.of("assistant")):
-            if event.data["turn"] != number + 1:
-                yield f"turn {number + 1} is recorded as {event.data['turn']}"
-            planned = plan(self.seed, log.session, number)
-            asked = [(c.data["id"], c.data["tool"]) for c in log.calls(number + 1)]
-            if asked != [(call_id(number, n), name) for n, name in enumerate(planned)]:
-                yield f"turn {number + 1} calls {asked}, planned {planned}"
-        results = Counter(event.data["toolCallId"] for event in log.of("tool_result"))
-        for call in log.of("tool_call"):
-            count = results.pop(call.data["id"], 0)
-            if count != 1 and (count or not log.was_given_up):
-                yield f"{call.data['id']} has not one result"
-            elif count and not log.is_settled_in_its_turn(call):
-                yield f"the model was asked while {call.data['id']} was open"
-        if results:
-            yield f"results without a call: {results}"
-
-    def _effects(self, log: "_Log") -> Iterator[str]:
-        intents = {event.data["effectID"] for event in log.of("tool_started")}
-        intents |= {event.data["effectID"] for event in log.of("pending")}
-        for line in log.effects:
-            if line["effect"] not in intents:
-                yield f"{line['call']} was done without a recorded intent"
-        done = Counter(line["call"] for line in log.effects)
-        for call in log.of("tool_call"):
-            name, tool = call.data["id"], call.data["tool"]
-            approvals = sum(one.data["kind"] == "approve" for one in log.decisions(name))
-            if tool in ONCE and done[name] > 1:
-                yield f"{tool} {name} was done {done[name]} times"
-            if tool == "pay" and done[name] > 1 + approvals:
-                yield f"pay {name} was done {done[name]} times with {approvals} approvals"
-            if tool == "refund" and done[name] and not approvals:
-                yield f"refund {name} was done without an approval"
-            if log.claims_done(call) and not done[name]:
-                yield f"{tool} {name} is said to be done, and was not"
-
-    def _answers(self, log: "_Log") -> Iterator[str]:
-        for opened in log.of("pending"):
-            pending_id, call = opened.data["pendingID"], opened.data["callID"]
-            answer = self.answers.get(pending_id)
-            if answer is None or (log.was_given_up and log.result(call) is None):
-                continue
-            told = (log.result(call) or {}).get("result")
-            decided = [e.data["kind"] for e in log.decisions(call, pending_id)]
-            if decided != ([answer.verb] if answer.verb in DECISIONS else []):
-                yield f"{pending_id}: {answer.verb} acknowledged, {decided} recorded"
-            if answer.verb in ("respond", "result") and told != answer.text:
-                yield f"{answer.text!r} was acknowledged, the model is told {told!r}"
-            if answer.verb == "error" and answer.text not in str(told):
-                yield f"the error {answer.text!r} was acknowledged, the model is told {told!r}"
-
-    def _expiries(self, log: "_Log") -> Iterator[str]:
-        deadlines = {e.data["pendingID"]: e.data.get("expiresAt", 0) for e in log.of("pending")}
-        for settled in log.of("settled"):
-            name, status = settled.data["pendingID"], settled.data["status"]
-            if status == "expired" and not 0 < deadlines[name] <= settled.timestamp:
-                yield f"{name} expired before its deadline"
-            if status == "expired" and name in self.answers:
-                yield f"{name} expired, and its answer was acknowledged"
+def judge(evidence: Evidence) -> list[Fault]:
+    """Return every fault: an empty list is what perdure promises."""
+    logs = session_logs(evidence)
+    notes = _notes_by_session(evidence, logs)
+    ran = Counter(evidence.commands)
+    faults: list[Fault] = []
+    for session, log in logs.items():
+        own = notes[session]
+        faults += checks.check_messages(log, own)
+        faults += checks.check_order(log, own)
+        faults += checks.check_turns(log, evidence.seed, has_sandbox=evidence.has_sandbox)
+        faults += checks.check_results(log)
+        faults += checks.check_effects(log)
+        faults += checks.check_settlements(log, own)
+        faults += checks.check_children(log, logs)
+        faults += checks.check_commands(log, ran)
+    missing = [name for name in notes if name not in logs and notes[name].acked]
+    faults += [Fault("session lost", f"{name}: {notes[name].acked}") for name in missing]
+    for check in (check_orphans, check_overlaps, check_commands, check_events, check_end):
+        faults += check(evidence, logs)
+    return faults
 
 
-class _Log:
-    """Log of one session with the effects of its tools."""
+def session_logs(evidence: Evidence) -> dict[str, SessionLog]:
+    effects = defaultdict(list)
+    for line in evidence.effects:
+        effects[line["session"]].append(line)
+    return {
+        session: SessionLog(session, events, effects[session])
+        for session, events in evidence.logs.items()
+    }
 
-    def __init__(
-        self, session: str, events: Sequence[Event], effects: Sequence[dict[str, Any]]
-    ) -> None:
-        self.session = session
-        self.events = events
-        self.effects = effects
 
-    def of(self, type_: str) -> list[Event]:
-        return [event for event in self.events if event.type == type_]
+def _notes_by_session(
+    evidence: Evidence, logs: dict[str, SessionLog]
+) -> defaultdict[str, checks.SessionNotes]:
+    """Return what clients noted about each session; calls are found by their pending ids."""
+    owners = {p["pendingID"]: name for name, log in logs.items() for p in log.of("pending")}
+    notes: defaultdict[str, checks.SessionNotes] = defaultdict(lambda: checks.SessionNotes([], []))
+    for line in evidence.notes:
+        if line["topic"] in ("message", "settle", "cancel"):
+            pending = str(line.get("pending"))
+            session = str(line.get("session") or owners.get(pending, pending))
+            group = notes[session].asked if line["phase"] == "asked" else notes[session].acked
+            group.append(line)
+    return notes
 
-    def calls(self, turn: int) -> list[Event]:
-        return [event for event in self.of("tool_call") if event.data["turn"] == turn]
 
-    def decisions(self, call: str, pending_id: str | None = None) -> list[Event]:
-        return [
-            event
-            for event in self.of("decision")
-            if event.data["callID"] == call and pending_id in (None, event.data["pendingID"])
-        ]
+def check_orphans(evidence: Evidence, logs: dict[str, SessionLog]) -> Iterator[Fault]:
+    """Every effect is of a session with a log, and every child has a parent that launched it."""
+    for line in evidence.effects:
+        if line["session"] not in logs:
+            yield Fault("effect in no log", f"{line['session']} does not exist")
+    launched = {line["sessionID"] for log in logs.values() for line in log.of("delegation")}
+    for name, log in logs.items():
+        if log.is_child and name not in launched:
+            yield Fault("child twice", f"no parent launched {name}")
 
-    @property
-    def was_given_up(self) -> bool:
-        """True if its last run failed because its drivers kept dying: its calls stay open."""
-        errors = [event.data.get("code") for event in self.of("agent_error")]
-        return bool(errors) and errors[-1] == DYING
 
-    def result(self, call: str) -> dict[str, Any] | None:
-        results = [dict(e.data) for e in self.of("tool_result") if e.data["toolCallId"] == call]
-        return results[0] if results else None
+def check_overlaps(evidence: Evidence, _: dict[str, SessionLog]) -> Iterator[Fault]:
+    """No tools of one session ran at the same time in two processes.
 
-    def claims_done(self, call: Event) -> bool:
-        """Return True if its result is the one that the tool returns."""
-        result = self.result(call.data["id"])
-        done = f"{call.data['tool']} {call.data['id']} was done"
-        return result is not None and bool(result["result"] == done)
+    A frozen worker may finish the tool it was in after another took over, but nothing more.
+    """
+    by_session = defaultdict(list)
+    for line in evidence.intervals:
+        by_session[line["session"]].append(line)
+    for session, lines in by_session.items():
+        in_order = sorted(lines, key=lambda line: float(line["began"]))
+        for early, late in combinations(in_order, 2):
+            is_same = early["pid"] == late["pid"]
+            if not is_same and late["began"] < early["ended"] and not _slept(early, evidence.naps):
+                text = f"{session}: {early['call']} and {late['call']} ran at once in two processes"
+                yield Fault("two drivers", text)
 
-    def is_settled_in_its_turn(self, call: Event) -> bool:
-        settled = next(e for e in self.of("tool_result") if e.data["toolCallId"] == call.data["id"])
-        later = [e.seq for e in self.of("assistant") if e.data["turn"] > call.data["turn"]]
-        return call.seq < settled.seq < min(later, default=settled.seq + 1)
+
+def _slept(line: Line, naps: Sequence[Line]) -> bool:
+    return any(
+        nap["pid"] == line["pid"] and nap["began"] < line["ended"] and line["began"] < nap["ended"]
+        for nap in naps
+    )
+
+
+def check_commands(evidence: Evidence, logs: dict[str, SessionLog]) -> Iterator[Fault]:
+    """Commands in tasks ran at most once, and those that were acknowledged did run."""
+    ran = Counter(evidence.commands)
+    notes = [note for note in evidence.notes if note["topic"] == "command"]
+    asked = {note["token"] for note in notes if note["phase"] == "asked"}
+    for token in asked:
+        if ran[token] > 1:
+            yield Fault("command twice", f"{token} ran {ran[token]} times")
+    for note in notes:
+        if note["phase"] == "acked" and note["reason"] == "exited" and not ran[note["token"]]:
+            yield Fault("command lost", f"{note} and did not run")
+    planned = {
+        command_token(name, call["id"])
+        for name, log in logs.items()
+        for call in log.of("tool_call")
+        if call["tool"] == COMMAND
+    }
+    for token in ran.keys() - asked - planned:
+        yield Fault("command in no log", token)
+    for note in evidence.notes:
+        if note["topic"] == "checkpoint" and note["id"] not in evidence.checkpoints:
+            yield Fault("checkpoint lost", f"{note['id']} of {note['task']}")
+
+
+def check_events(evidence: Evidence, _: dict[str, SessionLog]) -> Iterator[Fault]:
+    """The reader has every event of every log, once and in order."""
+    recorded = {(name, e["seq"]) for name, events in evidence.logs.items() for e in events}
+    read = Counter((line["sessionID"], line["seq"]) for line in evidence.events)
+    yield from (Fault("event missed", f"{name} {seq}") for name, seq in recorded - read.keys())
+    yield from (Fault("event unknown", f"{name} {seq}") for name, seq in read.keys() - recorded)
+    yield from (Fault("event twice", f"{event}") for event, count in read.items() if count > 1)
+    last: dict[str, int] = {}
+    for before, line in pairwise([{"pos": -1}, *evidence.events]):
+        is_next = line["seq"] > last.get(line["sessionID"], 0)
+        if line["pos"] <= before["pos"] or not is_next:
+            yield Fault("event out of order", f"{line} after {before}")
+        last[line["sessionID"]] = line["seq"]
+
+
+def check_end(evidence: Evidence, _: dict[str, SessionLog]) -> Iterator[Fault]:
+    """All sessions rest, no process failed, and the doctor finds nothing."""
+    for name, state in evidence.states.items():
+        if state not in AT_REST:
+            yield Fault("session stuck", f"{name} is {state}")
+    for note in evidence.notes:
+        if note["phase"] == "failed":
+            yield Fault("response 5xx", f"{note['status']} {note['path']}")
+    yield from (Fault("process ended", text) for text in evidence.ended)
+    yield from (Fault("traceback", text) for text in evidence.tracebacks)
+    yield from (Fault("doctor", text) for text in evidence.findings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.soak.test_soak import MINUTES
+from tests.soak.test_campaign import MINUTES
 from tests.support.http_shop import TOKENS
 from tests.support.sse import Reader, reading
 

@@ -1,79 +1,90 @@
-"""Workers of two versions on one database, as during a deploy."""
+"""Processes of two versions on one database, as during a deploy."""
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
+from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
-from tests.soak.agents import World
-from tests.soak.checks import check_all
-from tests.soak.director import Director
-from tests.soak.versions import CONTRACT, NEWER, NEWEST_OF_OLD, OLD, contract, newer_store
-from tests.soak.workers import Workers
+from tests.soak.agents import make_runtime
+from tests.soak.campaign import Campaign
+from tests.soak.evidence import collect
+from tests.soak.oracle import judge
+from tests.soak.processes import Fleet, Place
+from tests.soak.versions import CONTRACT, NEWEST_OF_OLD, contract
+from tests.soak.world import World
 
 from perdure import Conflict, Runtime
 from perdure.core.session import naming as index
 from perdure.errors import SchemaNewer
-from perdure.store.base import Record, Write
+from perdure.store.base import NoStream, Record, Write
 
 SECONDS = 6.0
 LONGEST_END_S = 120.0
+LONGEST_STOP_S = 30.0
+MORE = 20  # sessions that only the newer ones drive
 OLD_ALIVE = f"SELECT count(*) FROM perdure.holder WHERE program = {NEWEST_OF_OLD}"  # noqa: S608
+OLD = (Place("worker", 0), Place("server", 0), Place("program", 0))
+NEWER = (Place("worker", 1, is_newer=True), Place("server", 1, is_newer=True))
+CLIENTS = (Place("client", 0), Place("client", 1), Place("reader", 0))
 
 
 @pytest.fixture
 def world(tmp_path: Path, postgres_url: str) -> World:
-    (tmp_path / "url").write_text(postgres_url)
-    return World(tmp_path, str(random.SystemRandom().randrange(1_000_000)))
+    seed = str(random.SystemRandom().randrange(1_000_000))
+    return World(tmp_path, seed, postgres_url, (free_port(), free_port()), "1s").save()
 
 
 @pytest.fixture
-def workers(world: World) -> Iterator[Workers]:
-    started = Workers(world, (OLD, NEWER))
+def fleet(world: World) -> Iterator[Fleet]:
+    started = Fleet(world, [*OLD, *NEWER, *CLIENTS])
     yield started
     started.end()
 
 
 async def test_workers_of_two_versions_drive_the_same_sessions_until_the_old_ones_are_gone(
-    world: World, workers: Workers, postgres: PostgresServer
+    world: World, fleet: Fleet, postgres: PostgresServer
 ) -> None:
     """A column, an index and a type of event more; what takes away waits for the old to leave."""
     database = world.url.rpartition("/")[2]
-    store = newer_store(world.url)
 
     async def note() -> None:
-        """What only the newer one knows, in a log that both read."""
-        for name in list(director.oracle.messages)[-3:]:
+        """Write what only the newer one knows into a log that both read."""
+        sessions = [line["session"] for line in world.lines("notes-*") if "session" in line]
+        for name in set(sessions[-3:]):
             record = Record("noted", b'{"run":"","text":"by a newer one"}')
-            await store.commit([Write(index.session_stream("", name), [record])])
-            director.done["note"] += 1
+            with suppress(NoStream):
+                await rt._resources.store.commit([Write(index.session_stream("", name), [record])])
+                campaign.done["note"] += 1
 
-    async with Runtime(store) as rt:
-        director = Director(world, rt, workers, more={"note": (20, note)})
-        await director.run(SECONDS)
-        workers.start(OLD)
-        await director.finish(LONGEST_END_S)
-        with anyio.fail_after(30):
+    async with make_runtime(world, is_newer=True) as rt:
+        campaign = Campaign(world, fleet, pause_s=0.3, more={"note": (10, note)})
+        await campaign.run(SECONDS)
+        await campaign.drain(rt, LONGEST_END_S)
+        with anyio.fail_after(LONGEST_STOP_S):
             while postgres.psql(OLD_ALIVE, database) == "0":
                 await checkpoint()
         with pytest.raises(Conflict) as refused:
             await contract(world.url)
         assert refused.value.code == "OLD_WORKER_ALIVE"
-        for pid in workers.of(OLD):
-            workers.leave(pid)
+        fleet.places = [*NEWER, *CLIENTS]
+        assert await to_thread.run_sync(fleet.stop, LONGEST_STOP_S, OLD) == []
         await without_old(world.url)
         with pytest.raises(SchemaNewer):
             async with Runtime(world.url):
                 pass
-        workers.start(NEWER)
-        await director.send("last", "one more")
-        await director.finish(LONGEST_END_S)
-        assert director.done["note"]
-        assert {workers.programs[line["pid"]] for line in world.effects()} == {OLD, NEWER}
-        await check_all(world, rt, director)
+        await campaign.greet(rt, MORE)
+        await campaign.drain(rt, LONGEST_END_S)
+        await campaign.stop()
+        evidence = await collect(world, rt, app="newer_rt")
+    assert judge(evidence) == []
+    assert campaign.done["note"]
+    assert {line["pid"] in fleet.newer_pids for line in world.lines("effects")} == {True, False}
 
 
 async def without_old(url: str) -> None:
