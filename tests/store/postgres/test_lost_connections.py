@@ -22,6 +22,8 @@ from tests.store.postgres.steady import write_once
 
 from perdure.store.base import Unavailable, Unknown, Write
 from perdure.store.postgres import connection as postgres_link
+from perdure.store.postgres.connection import PooledConnection
+from perdure.store.postgres.schema import Schema
 from perdure.store.postgres.store import PostgresStore
 from perdure.testing.contract.steps import claim, drive, join, make, record, texts
 
@@ -79,6 +81,22 @@ async def test_a_signal_that_is_read_with_the_end_of_its_connection_is_no_error(
         connection.terminate()
         await store.changed(0.05)
     assert errors == []
+
+
+async def test_a_store_whose_connection_ends_while_it_opens_is_unavailable(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E20: a worker or server that starts then tries again, and does not end."""
+    apply_missing = Schema.apply_missing
+
+    async def interrupted(self: Schema, connection: PooledConnection) -> list[str]:
+        names = await apply_missing(self, connection)
+        connection.raw.terminate()
+        return names
+
+    monkeypatch.setattr(Schema, "apply_missing", interrupted)
+    with pytest.raises(Unavailable):
+        await PostgresStore(postgres_url).open()
 
 
 @pytest.mark.parametrize("loss, is_there", [("question", False), ("answer", True)])

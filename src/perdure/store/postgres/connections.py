@@ -12,7 +12,7 @@ from perdure.store.postgres import reads
 from perdure.store.postgres.batcher import Batcher
 from perdure.store.postgres.clock import ServerClock
 from perdure.store.postgres.connection import Connector, Pool
-from perdure.store.postgres.errors import is_row_error, pooler_error
+from perdure.store.postgres.errors import is_database_error, is_row_error, pooler_error
 from perdure.store.postgres.feed import PostgresFeed
 from perdure.store.postgres.leases import LeaseRows
 from perdure.store.postgres.notify import ControlConnection
@@ -74,8 +74,10 @@ class PostgresConnections:
             await schema.apply_missing(connection)
             (now,) = await connection.fetchrow(statement("now"))
             self._clock.set_server_time(now)
-        except BaseException:
+        except BaseException as error:
             connection.raw.terminate()
+            if isinstance(error, Exception) and is_database_error(error):
+                raise self._connector.explain(error) from error
             raise
         self.readers.add(connection)
 
