@@ -43,7 +43,7 @@ class Fleet:
     def _claim(self, suspects: Suspects) -> list[str]:
         ready = [name for name, due in self.due.items() if due <= self.now]
         leases = [Lease(name, 1, "w", 1, self.tries[name] + 1, 0) for name in ready]
-        driven, _ = suspects.split("kind", leases)
+        driven, _ = suspects.split(leases)
         poisoned = [lease.stream for lease in driven if lease.tries > POISON_AFTER]
         for name in poisoned:
             self._end(name, self.poisoned)
@@ -98,15 +98,13 @@ def test_two_suspects_are_driven_until_one_of_them_has_written() -> None:
     suspects = Suspects(POISON_AFTER)
     leases = [Lease(f"s{number}", 1, "w", 1, 3, 0) for number in range(CHILDREN)]
     assert all(map(is_suspect, leases))
-    driven, others = suspects.split("kind", leases)
+    driven, others = suspects.split(leases)
     assert (len(driven), len(others)) == (2, CHILDREN - 2)
-    assert not suspects.may_claim("kind")
-    assert suspects.may_claim("another kind")
-    assert not suspects.may_claim("kind", others[0].stream)
-    assert suspects.may_claim("kind", "a session that is not suspected")
+    assert not suspects.may_claim()
+    assert not suspects.may_claim(only=others[0].stream)
     suspects.clear(driven[0])
-    assert suspects.may_claim("kind")
-    more, others = suspects.split("kind", others)
+    assert suspects.may_claim()
+    more, others = suspects.split(others)
     assert len(more) == MORE_SUSPECTS + 1
 
 
@@ -115,8 +113,22 @@ def test_a_suspect_whose_next_stop_would_fail_it_is_driven_without_others() -> N
     suspects = Suspects(POISON_AFTER)
     last = Lease("last", 1, "w", 1, POISON_AFTER, 0)
     other, innocent = Lease("other", 1, "w", 1, 3, 0), Lease("innocent", 1, "w", 1, 1, 0)
-    driven, held = suspects.split("kind", [last, other, innocent])
+    driven, held = suspects.split([last, other, innocent])
     assert ([item.stream for item in driven], held) == (["other", "innocent"], [last])
     suspects.clear(other)
-    assert suspects.split("kind", [last]) == ([last], [])
-    assert suspects.split("kind", [other, innocent]) == ([innocent], [other])
+    assert suspects.split([last]) == ([last], [])
+    assert suspects.split([other, innocent]) == ([innocent], [other])
+
+
+def test_nothing_is_claimed_beside_a_suspect_that_has_just_been_started() -> None:
+    """S4.32: a claim that must be returned is counted, if the process stops before that."""
+    suspects = Suspects(POISON_AFTER)
+    first = Lease("first", 1, "w", 1, 3, 0)
+    assert suspects.may_claim()
+    suspects.split([first])
+    assert not suspects.may_claim()
+    assert suspects.may_claim(only="second")  # two may be driven
+    suspects.drop(first)
+    assert suspects.may_claim()
+    suspects.split([Lease("last", 1, "w", 1, POISON_AFTER, 0)])
+    assert not suspects.may_claim(only="second")

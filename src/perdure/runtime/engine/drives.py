@@ -261,22 +261,22 @@ class Drives:
     async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Driver]:
         pool = agent.agent.worker_pool
         if request.commit is not None:
-            return await self._drivers(agent, "", await self._holder.claim_by(request.commit))
-        if not self._suspects.may_claim(request.kind, request.only):
+            return await self._drivers(agent, await self._holder.claim_by(request.commit))
+        if not self._suspects.may_claim(request.only):
             return []
         if pool is None:
             leases = await self.claim(request.kind, request.limit, request.only)
-            return await self._drivers(agent, request.kind, leases)
+            return await self._drivers(agent, leases)
         # Under a lock, since the running drives of a bounded pool are counted.
         async with self._pool_locks.setdefault(agent.name, asyncio.Lock()):
             same = [driver for driver in self.running.values() if driver.agent.name == agent.name]
             free = min(request.limit, pool - sum(driver.is_busy for driver in same))
             leases = await self.claim(request.kind, free, request.only) if free > 0 else []
-            return await self._drivers(agent, request.kind, leases)
+            return await self._drivers(agent, leases)
 
-    async def _drivers(self, agent: ReadyAgent, kind: str, leases: list[Lease]) -> list[Driver]:
+    async def _drivers(self, agent: ReadyAgent, leases: list[Lease]) -> list[Driver]:
         """Return a driver for each lease, except for suspects that must not be driven now."""
-        leases, others = self._suspects.split(kind, leases)
+        leases, others = self._suspects.split(leases)
         is_valid = self._holder.is_valid
         drivers = [Driver(self._resources, lease, agent, is_valid) for lease in leases]
         for driver in drivers:

@@ -28,7 +28,7 @@ logger = logging.getLogger("perdure")
 
 FIRST_SUSPECTS: Final = 2  # driven at the same time, until one of them has recorded something
 MORE_SUSPECTS: Final = 14  # for each that has
-HOLD_S: Final = 2.0  # how long no sessions are claimed of an agent whose suspects are held back
+HOLD_S: Final = 2.0  # how long no sessions are claimed after suspects were, unless one has written
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,64 +59,63 @@ class Suspects:
         self._poison_after = poison_after
         self._driven: dict[str, Lease] = {}  # that have not written yet
         self._limit = FIRST_SUSPECTS
-        self._held: dict[str, tuple[float, frozenset[str]]] = {}  # by kind: until when, streams
-        self._held_since = 0.0
+        self._held_until = 0.0  # monotonic; no sessions are claimed until then
+        self._held_since: float | None = None  # when the first had to wait
 
-    def split(self, kind: str, leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
+    def split(self, leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
         """Return the leases to drive and those to return; without suspects, all are driven."""
+        suspects = sorted(filter(is_suspect, leases), key=lambda lease: lease.tries)
         others: list[Lease] = []
-        for lease in sorted(filter(is_suspect, leases), key=lambda lease: lease.tries):
+        for lease in suspects:
             if self._may_drive(lease):
                 self._driven[lease.stream] = lease
             else:
                 others.append(lease)
-        if others:
-            self._hold(kind, others)
-        elif self._held.pop(kind, None) is not None and not self._held:
-            waited_s = time.monotonic() - self._held_since
-            logger.info("no session is held back any more, after %.1f s", waited_s)
+        if suspects:
+            self._held_until = time.monotonic() + HOLD_S
+            self._log_held(len(others))
         return [lease for lease in leases if lease not in others], others
 
     def _may_drive(self, lease: Lease) -> bool:
-        if not self._driven:
-            return True
-        is_last = any(item.tries >= self._poison_after for item in (lease, *self._driven.values()))
-        return not is_last and len(self._driven) < self._limit
-
-    def _hold(self, kind: str, leases: list[Lease]) -> None:
-        if not self._held:
-            self._held_since = time.monotonic()
-            logger.warning(
-                "the processes that drove %d sessions stopped before they recorded anything: "
-                "%d are driven first, the others when one of these has recorded something",
-                len(leases) + len(self._driven),
-                len(self._driven),
-            )
-        streams = frozenset(lease.stream for lease in leases)
-        self._held[kind] = (time.monotonic() + HOLD_S, streams)
-
-    def may_claim(self, kind: str, only: str | None = None) -> bool:
-        """Return whether sessions of a kind, or one, can be claimed: not while suspects wait.
-
-        They would be claimed and returned again and again.
-        """
-        until, streams = self._held.get(kind, (0.0, frozenset()))
-        is_other = only is not None and only not in streams
-        return is_other or self._has_room or time.monotonic() >= until
+        return not self._driven or (self._has_room and lease.tries < self._poison_after)
 
     @property
     def _has_room(self) -> bool:
-        is_last = any(item.tries >= self._poison_after for item in self._driven.values())
-        return not self._driven or (not is_last and len(self._driven) < self._limit)
+        has_last = any(item.tries >= self._poison_after for item in self._driven.values())
+        return not self._driven or (not has_last and len(self._driven) < self._limit)
+
+    def may_claim(self, only: str | None = None) -> bool:
+        """Return whether due sessions, or one of them, can be claimed.
+
+        Not while suspects that have just been started may stop this process: the claims of
+        sessions that would have to wait are counted if it stops before it has returned them.
+        """
+        is_held = bool(self._driven) and time.monotonic() < self._held_until
+        return not is_held or (only is not None and self._has_room)
 
     def clear(self, lease: Lease) -> None:
         """Note that a suspect has written something: it does not stop its process."""
         if self._driven.pop(lease.stream, None) is not None:
             self._limit += MORE_SUSPECTS
+            self._held_until = 0.0
 
     def drop(self, lease: Lease) -> None:
         """Note that a session is not driven any more."""
         self._driven.pop(lease.stream, None)
+
+    def _log_held(self, count: int) -> None:
+        if count and self._held_since is None:
+            self._held_since = time.monotonic()
+            logger.warning(
+                "the processes that drove %d sessions stopped before they recorded anything: "
+                "%d are driven first, the others when one of these has recorded something",
+                count + len(self._driven),
+                len(self._driven),
+            )
+        elif not count and self._held_since is not None:
+            waited_s = time.monotonic() - self._held_since
+            self._held_since = None
+            logger.info("no session is held back any more, after %.1f s", waited_s)
 
 
 class UnreturnedLeases:
