@@ -196,10 +196,10 @@ class RequestScope:
     async def read_bytes(self) -> bytes:
         """Return the body as it was sent. Raises ClientDisconnect."""
         raw: bytes | None = self.request.scope.get(_BODY)
-        return await read_all(self.request.receive) if raw is None else raw
+        return await _read_all(self.request.receive) if raw is None else raw
 
 
-async def read_all(receive: Receive) -> bytes:
+async def _read_all(receive: Receive) -> bytes:
     """Read the whole body, which the request filter limits. Raises ClientDisconnect."""
     pieces: list[bytes] = []
     while True:

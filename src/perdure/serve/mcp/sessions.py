@@ -15,15 +15,15 @@ from functools import lru_cache
 from typing import Any, Final
 
 import anyio
+from mcp.server import streamable_http
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.requests import ClientDisconnect
 
 from perdure.errors import PerdureError
 from perdure.runtime.sessions.service import Service
-from perdure.serve.http.dependencies import read_all
-from perdure.serve.http.middleware import Message, Receive
 from perdure.serve.mcp.access import CALLER, Caller
 from perdure.serve.mcp.application import application_of
 from perdure.serve.mcp.methods import Methods, Parts
@@ -36,6 +36,20 @@ MAX_SESSIONS: Final = 1_000  # of the older protocol; each takes about 32 kB
 MAX_PER_PRINCIPAL: Final = 200
 IDLE_S: Final = 10 * 60.0  # without a request or a stream, after which a session ends
 _SESSION_ID: Final = b"mcp-session-id"
+
+
+class _DisconnectFilter(logging.Filter):
+    """Filter of the SDK's log: a client that goes away while it sends is not an error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info is None or not isinstance(record.exc_info[1], ClientDisconnect):
+            return True
+        logger.debug("POST /mcp: the client disconnected")
+        return False
+
+
+logging.getLogger(streamable_http.__name__).addFilter(_DisconnectFilter())
+
 # Methods of the stateless protocol that are answered at once, with nothing before the answer.
 _QUICK: Final = frozenset(
     {
@@ -101,8 +115,6 @@ class Sessions:
         caller: Caller = scope[CALLER]
         # A session belongs to the principal that opened it.
         scope["user"] = _user(caller.name, caller.tenant)
-        if scope["method"] == "POST":
-            receive = await _with_whole_body(receive)
         headers = dict(scope["headers"])
         revision: bytes = headers.get(b"mcp-protocol-version", b"")
         if revision.decode("latin-1") in MODERN_PROTOCOL_VERSIONS:
@@ -259,20 +271,6 @@ async def _receive_nothing() -> dict[str, Any]:
 
 async def _send_nothing(_: Any) -> None:
     return
-
-
-async def _with_whole_body(receive: Receive) -> Receive:
-    """Return a `receive` that begins with the whole body. Raises ClientDisconnect, Refused.
-
-    If the SDK read the body, it would log a client that goes away meanwhile as an error of its
-    own, with a traceback, and answer a body that is too large in the same way.
-    """
-    messages: list[Message] = [{"type": "http.request", "body": await read_all(receive)}]
-
-    async def receive_whole() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_whole
 
 
 @lru_cache(1_000)
