@@ -54,6 +54,11 @@ _scope = click.option(
 @click.option(
     "--own", is_flag=True, help="Use your own configuration, not that of this folder; do not ask."
 )
+@click.option(
+    "--run-as",
+    metavar="USER",
+    help="As root: write your own configuration, so that commands in tasks run as this user.",
+)
 @click.option("--yes", is_flag=True, help="Replace another entry without asking.")
 @shared_options
 @with_settings
@@ -63,6 +68,9 @@ def install(settings: Settings, /, client: str, **options: Any) -> int:
     One entry is added to the client's configuration, and nothing else is changed. If a perdure
     server runs at http://127.0.0.1:4747, the client connects to it; otherwise the client starts
     perdure mcp. A token is written as the name of a variable, PERDURE_TOKEN.
+
+    Commands in tasks do not run as root. If you are root and have no configuration of your own, you
+    are asked for a user of commands; without a terminal, say --run-as USER.
 
     In a folder with a perdure.yaml you are asked whether the client's server should use it; then
     the entry has its full path. Without a terminal, say --config perdure.yaml or --own.

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.support.mcp_client import open_folder
+from tests.support.mcp_stdio import INITIALIZE, INITIALIZED, started
+from tests.support.sandboxes import require_bwrap
 
 from perdure.cli.root import cli
 
@@ -34,9 +37,10 @@ URL = "http://127.0.0.1:9/mcp"  # nothing listens there
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Home folder and working folder of the person."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("perdure.cli.actions.mcp.peers.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("perdure.cli.actions.mcp.command_user.TASKS_ROOT", tmp_path / "var/tasks")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -268,8 +272,7 @@ def test_a_file_of_a_project_that_is_not_an_ordinary_one_is_left_alone(
         result = run("install", client, "--scope", "project", code=1)
         listed = json.loads(run("status", "--json").stdout)["clients"]
         run("uninstall", client, "--scope", "project", code=2)
-    (told,) = [line for line in result.stderr.splitlines() if line]
-    assert told.startswith(str(file))
+    (told,) = [line for line in result.stderr.splitlines() if line.startswith(str(file))]
     assert told.endswith("it was left alone. The entry is:")
     assert parsed(client, result.stdout)[CLIENTS[client][1]]["perdure"]
     row = next(item for item in listed if (item["client"], item["scope"]) == (client, "project"))
@@ -289,7 +292,7 @@ def test_a_link_of_the_person_that_leads_to_no_file_is_left_alone(home: Path) ->
 def test_a_folder_that_cannot_be_written_is_one_line(home: Path) -> None:
     (home / ".codex").write_text("a file in the place of the folder")
     result = run("install", "codex", code=2)
-    assert result.stderr.splitlines()[0].startswith(f"error: {home}/.codex/config.toml cannot be")
+    assert f"error: {home}/.codex/config.toml cannot be written" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -343,14 +346,15 @@ def test_a_person_is_asked_whether_the_client_may_use_the_project(
     home: Path, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "perdure.yaml").write_text("agents: {}\n")
-    assert at_terminal(answer, monkeypatch, "install", "claude") == 0
+    # Root is asked for a user of commands then.
+    assert at_terminal(f"{answer}\nn", monkeypatch, "install", "claude") == 0
     assert "can run Python of its folder and switch the sandbox off" in capsys.readouterr().err
     entry = json.loads((home / ".claude.json").read_text())["mcpServers"]["perdure"]
     assert (str(home / "perdure.yaml") in entry["args"]) is (answer == "y")
 
 
 def at_terminal(answer: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    """Run a command of a person who types an answer; return its exit code."""
+    """Run a command of a person who types an answer in each line; return its exit code."""
     keyboard, terminal = pty.openpty()
     os.write(keyboard, f"{answer}\n".encode())
     with os.fdopen(terminal) as stdin, monkeypatch.context() as patch:
@@ -382,3 +386,82 @@ def test_a_program_of_the_current_folder_is_never_the_command(
     entry = json.loads(run("install", "claude", "--print", "--json").stdout)["entry"]
     assert Path(entry["command"]).is_absolute()
     assert entry["args"] == ["-P", "-m", "perdure.cli", "mcp"]  # which imports nothing from there
+
+
+# --- root -----------------------------------------------------------------------------------------
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root needs a user for commands")
+OWN = ".config/perdure/perdure.yaml"
+
+
+@ROOT_ONLY
+def test_root_is_told_that_commands_need_a_user(home: Path) -> None:
+    result = run("install", "claude")
+    assert "Commands in tasks will be refused: perdure runs as root; add --run-as" in result.stderr
+    assert not (home / OWN).exists()
+    (home / OWN).parent.mkdir(parents=True)
+    (home / OWN).write_text("agents: {}\n")
+    assert f"tasks.run_as in {home / OWN} does not name a user" in run("install", "claude").stderr
+    (home / OWN).write_text("tasks: {run_as: nobody}\n")
+    assert run("install", "claude").stderr == ""
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("answer", ["", "n"])
+def test_a_person_who_is_root_can_accept_a_user_for_commands(
+    home: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert at_terminal(answer, monkeypatch, "install", "claude") == 0
+    assert (home / OWN).exists() is (answer == "")
+
+
+@ROOT_ONLY
+def test_commands_run_in_the_sandbox_as_the_user_that_install_has_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.1"""
+    require_bwrap()
+    with open_folder() as folder:
+        root = folder / "deeper" / "tasks"
+        monkeypatch.setattr("perdure.cli.actions.mcp.command_user.TASKS_ROOT", root)
+        run("install", "claude", "--run-as", "nobody")
+        assert (root.stat().st_mode & 0o777, root.parent.stat().st_mode & 0o777) == (0o710, 0o755)
+        run("install", "claude", "--run-as", "nobody", code=5)
+        own = {"XDG_CONFIG_HOME": f"{home}/.config", "XDG_DATA_HOME": f"{home}/.local/share"}
+        with started(home, **own) as server:
+            server.send(INITIALIZE, INITIALIZED)
+            server.reply()
+            server.call(1, "create_task_sandbox", name="x", taskId="t")
+            server.call(2, "attach_agent_to_task", taskId="t", agentId="me")
+            executed = server.call(
+                3, "execute_in_task", taskId="t", command="echo 2 3 5 > p; cat p"
+            )
+            server.finish()
+        assert (executed["stdout"], executed["sandbox"]) == ("2 3 5\n", "bwrap")
+        assert not list(Path(f"{home}/.local/share/perdure").glob("*.tasks"))
+
+
+@ROOT_ONLY
+def test_the_log_of_a_start_as_root_says_what_is_missing_for_commands(home: Path) -> None:
+    with started(home) as server:
+        server.send(INITIALIZE, INITIALIZED, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+        assert "commands in tasks are refused: perdure runs as root" in server.log_line()
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (("--run-as", "root"), "must not be root"),
+        (("--run-as", "no-such-user"), "there is no user 'no-such-user'"),
+        (("--run-as", "nobody", "--store", "sqlite:///p.db"), "your own configuration"),
+    ],
+)
+def test_a_user_for_commands_that_cannot_be_used_is_refused(
+    home: Path, words: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert text in run("install", "claude", *words, code=2).stderr
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    run("install", "claude", *words, code=2)
+    assert not (home / OWN).exists()
+    assert not (home / ".claude.json").exists()

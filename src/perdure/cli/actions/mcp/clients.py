@@ -28,6 +28,7 @@ class ClientPeer:
     command: tuple[str, ...] = ()
     url: str | None = None
     needs_token: bool = False
+    uses_own_files: bool = False  # the command names neither a configuration nor a store
 
 
 @dataclass(frozen=True, slots=True)

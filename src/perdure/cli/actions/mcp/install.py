@@ -9,6 +9,7 @@ import click
 
 from perdure.cli.actions.mcp.client_files import ClientFile
 from perdure.cli.actions.mcp.clients import CLIENTS, NAME, TOKEN, Entry
+from perdure.cli.actions.mcp.command_user import ensure_command_user
 from perdure.cli.actions.mcp.peers import find_peer
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
@@ -25,6 +26,7 @@ class InstallOptions:
     scope: str = "user"
     url: str | None = None
     own: bool = False
+    run_as: str | None = None
     only_print: bool = False
     yes: bool = False
 
@@ -40,6 +42,10 @@ def install(settings: Settings, options: InstallOptions) -> int:
             {"entry": entry}, lambda: click.echo(client.rendered(entry), nl=False)
         )
         return 0
+    if peer.uses_own_files:
+        ensure_command_user(options.run_as)
+    elif options.run_as is not None:
+        raise _run_as_clash()
     file = ClientFile.read(client, options.scope)
     after = file.changed(entry)
     if after is None:
@@ -49,6 +55,14 @@ def install(settings: Settings, options: InstallOptions) -> int:
     if file.entry is not None and not _may_replace(file, yes=options.yes):
         return 1
     return _done(terminal, file, entry, "now has the entry perdure", file.write(after))
+
+
+def _run_as_clash() -> ConfigError:
+    return ConfigError(
+        "--run-as is about your own configuration, and this entry does not use it",
+        code="OPTIONS_CLASH",
+        hint="set tasks.run_as in the configuration of the server, or leave --run-as out",
+    )
 
 
 def _may_replace(file: ClientFile, *, yes: bool) -> bool:

@@ -39,7 +39,8 @@ def find_peer(settings: Settings, url: str | None, *, own: bool) -> ClientPeer:
             return ClientPeer(url=f"{DEFAULT_URL}/mcp", needs_token=needs_token)
         if not own and has_project() and _is_project_wanted():
             settings = replace(settings, config=str(project_file()))
-    return ClientPeer(command=(*_program(), "mcp", *_options(settings)))
+    command = (*_program(), "mcp", *_options(settings))
+    return ClientPeer(command=command, uses_own_files=not settings.is_local)
 
 
 def _is_project_wanted() -> bool:

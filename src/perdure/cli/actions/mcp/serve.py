@@ -32,6 +32,7 @@ from perdure.serve.mcp.tools.catalog import toolbox_of
 
 if TYPE_CHECKING:  # imported after the client has the list of tools
     from perdure.app import Runtime
+    from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
     from perdure.serve.mcp.methods import Methods
 
 logger = logging.getLogger("perdure")
@@ -161,6 +162,8 @@ class _StdioProcess:
             parts = Parts(service, self._options, self._closing, caller)
             methods = Methods(parts, toolbox_of(service.agents.all(), self._options))
             async with anyio.create_task_group() as tasks:
+                if os.geteuid() == 0:  # most often there is no user for commands yet
+                    tasks.start_soon(_warn_without_sandbox, service.tasks.sandbox)
                 if self._has_worker:
                     tasks.start_soon(runtime.work)
                 task_status.started(methods)
@@ -175,6 +178,13 @@ class _StdioProcess:
                 serving.deadline = anyio.current_time() + STOP_S
                 if len(self._signals) > 1:
                     os._exit(INTERRUPTED)  # a second signal stops it at once
+
+
+async def _warn_without_sandbox(sandbox: "ConfiguredSandbox") -> None:
+    """Say in the log what is missing for commands in tasks."""
+    probe = await sandbox.probe()
+    if not probe.ok:
+        logger.warning("commands in tasks are refused: %s; %s", probe.reason, probe.remedy)
 
 
 def _import_server() -> tuple[Any, Any]:
