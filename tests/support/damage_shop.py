@@ -83,7 +83,9 @@ class DamageShop:
 
     def json(self, *words: str) -> Any:
         """Return what a command prints as JSON."""
-        return json.loads(self.run(*words, "--json").stdout)
+        result = self.run(*words, "--json")
+        assert result.stdout, result.stderr
+        return json.loads(result.stdout)
 
     def effects(self) -> list[str]:
         """Return everything that the tools did, in order."""
@@ -93,6 +95,7 @@ class DamageShop:
     def findings(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
         """Return the exit code and the findings of doctor, of a session or of the store."""
         result = self.run("doctor", *words, "--json")
+        assert result.stdout, result.stderr
         checks = json.loads(result.stdout)["checks"]
         return result.exit_code, [check for check in checks if check["level"] != "ok"]
 
