@@ -175,6 +175,9 @@ def test_a_damaged_file_is_reported_and_replaced_by_a_backup_or_by_what_can_be_r
         assert "--fix" not in item["remedy"]
         assert "restore a backup" in item["remedy"]
         assert "perdure sessions export --all" in item["remedy"]
+    content = (shop.folder / "shop.db").read_bytes()
+    assert shop.run("doctor", "v", "--fix").exit_code == CORRUPT
+    assert (shop.folder / "shop.db").read_bytes() == content
     export = shop.run("sessions", "export", "--all", "--secrets")
     assert export.exit_code == CORRUPT
     if export.stdout_bytes:

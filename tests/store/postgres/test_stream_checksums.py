@@ -8,9 +8,9 @@ from tests.support.damage import inspected
 from perdure.errors import Corrupt
 from perdure.store.base import Put, Record, Write
 from perdure.store.inspect import RestoredStream
-from perdure.store.postgres.checksums import stream_checksum
 from perdure.store.postgres.inspect import PostgresInspector
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.postgres.stored_streams import stream_checksum
 
 
 async def edit(store: PostgresStore, sql: str) -> None:

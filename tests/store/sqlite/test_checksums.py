@@ -84,7 +84,6 @@ DAMAGED_ROWS = [
     "tries = 'many'",
     "epoch = 'first'",
     "gone = 1",
-    "holder = x'ff'",
     "crc = crc + 1",
 ]
 

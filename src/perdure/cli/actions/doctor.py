@@ -124,8 +124,14 @@ class Fix:
     yes: bool = False  # do not ask
 
     def sessions(self, settings: Settings, streams: list[str]) -> list[RebuiltSession]:
-        """Open the store, which repairs torn writes, and rebuild the sessions that need it."""
+        """Open the store, which repairs torn writes, and rebuild the sessions that need it.
+
+        Nothing is written to a file whose pages are damaged.
+        """
         inspector, now = inspection(settings)
+        integrity = IntegrityCheckup(inspector, settings, now)
+        if not integrity.may_write(list(integrity.damage())):
+            return []
         if self.dry_run:
             checkups = _damaged(settings, inspector, streams, now)
             rebuilds = [Rebuild.create(checkup, now) for checkup in checkups]

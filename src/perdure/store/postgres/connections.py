@@ -10,11 +10,10 @@ from perdure.errors import StoreError
 from perdure.store.base import Entry, Lease, Lost, Unknown
 from perdure.store.postgres import reads
 from perdure.store.postgres.batcher import Batcher
-from perdure.store.postgres.clock import ServerClock
 from perdure.store.postgres.connection import Connector, Pool
 from perdure.store.postgres.errors import is_database_error, is_row_error, pooler_error
 from perdure.store.postgres.feed import PostgresFeed
-from perdure.store.postgres.leases import LeaseRows
+from perdure.store.postgres.leases import LeaseRows, ServerClock
 from perdure.store.postgres.notify import ControlConnection
 from perdure.store.postgres.schema import Schema
 from perdure.store.postgres.sql import statement

@@ -1,16 +1,16 @@
 """Claims, reaps and heartbeats on PostgreSQL, by the server's own clock."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from perdure.errors import StoreError
-from perdure.store.base import Lease, Lost, Unavailable, Unknown
+from perdure.store.base import Clock, Lease, Lost, Unavailable, Unknown
 from perdure.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from perdure.store.postgres.batcher import Batcher
-from perdure.store.postgres.clock import ServerClock
 from perdure.store.postgres.connection import AsyncpgConnection, Connector, Pool, PooledConnection
 from perdure.store.postgres.errors import (
     READ_ONLY,
@@ -25,6 +25,30 @@ from perdure.store.postgres.sql import pack_text, statement, unpack_text
 
 _CLAIMS = 2  # at the same time
 _CONNECTIONS = 3  # so that no heartbeat waits behind claims that wait for a row
+
+
+class ServerClock:
+    """The server's last reported time plus the time since then; or a clock for tests."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._ahead: int | None = None  # the server's time minus our monotonic clock, in ms
+
+    def now(self) -> int:
+        """Return the present instant."""
+        if self._clock is not None:
+            return self._clock.now()
+        if self._ahead is None:  # before the first reply of the server
+            return time.time_ns() // 1_000_000
+        return time.monotonic_ns() // 1_000_000 + self._ahead
+
+    def fixed_now(self) -> int | None:
+        """Return the instant of the test clock, for statements; None: the server uses its own."""
+        return None if self._clock is None else self._clock.now()
+
+    def set_server_time(self, now: int) -> None:
+        """Set the time that the server has just reported."""
+        self._ahead = now - time.monotonic_ns() // 1_000_000
 
 
 class LeaseRows:

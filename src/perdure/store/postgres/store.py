@@ -28,9 +28,9 @@ from perdure.store.base import (
 )
 from perdure.store.judge import check_commit
 from perdure.store.postgres import reads
-from perdure.store.postgres.clock import ServerClock
 from perdure.store.postgres.connection import Connector
 from perdure.store.postgres.connections import PostgresConnections
+from perdure.store.postgres.leases import ServerClock
 from perdure.store.postgres.schema import Schema, SchemaStep, known_steps
 from perdure.store.postgres.url import PostgresAddress, parse_address
 from perdure.store.shared.paging import (

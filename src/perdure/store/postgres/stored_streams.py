@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -14,7 +15,6 @@ from perdure.store.inspect import (
     lost_number,
     lost_stream,
 )
-from perdure.store.postgres.checksums import stream_checksum
 from perdure.store.postgres.connection import AsyncpgConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
 
@@ -146,3 +146,11 @@ def _health(row: Any, last: int, entries: int) -> RowHealth:
     has_end = last <= head <= last + _MOST_LOST
     is_sound = is_sound and not has_rest and has_holder and is_leased and has_end
     return "sound" if is_sound else "damaged"
+
+
+def stream_checksum(sid: int, stream: str, kind: str) -> bytes:
+    """Return the checksum of a stream by its texts as they are stored.
+
+    The function of the same name in the schema returns the same.
+    """
+    return sha256(f"{sid} {kind}\n{stream}".encode()).digest()[:8]

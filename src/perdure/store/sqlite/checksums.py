@@ -60,7 +60,7 @@ class StoredStream(NamedTuple):
         return crc is None or crc == stream_checksum(sid, stream, kind, gone=bool(gone))
 
 
-class RawStream(NamedTuple):
+class InspectedRow(NamedTuple):
     """The row of a stream, and until when its holder is alive; None: the holder has no row."""
 
     row: StoredStream
@@ -79,12 +79,12 @@ _ROW: Final = """
 """
 
 
-def load_row(connection: sqlite3.Connection, number: int) -> RawStream | None:
+def load_row(connection: sqlite3.Connection, number: int) -> InspectedRow | None:
     """Return the row of a stream without its head; None if it is lost."""
     (schema,) = connection.execute("PRAGMA user_version").fetchone()
     crc = "crc" if schema >= _STREAMS_SCHEMA else "NULL"
     values = connection.execute(_ROW.format(crc=crc), (number,)).fetchone()
-    return None if values is None else RawStream(StoredStream(*values[:-1]), values[-1])
+    return None if values is None else InspectedRow(StoredStream(*values[:-1]), values[-1])
 
 
 def any_text(data: bytes) -> str:

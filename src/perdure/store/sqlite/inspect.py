@@ -26,7 +26,7 @@ from perdure.store.inspect import (
 )
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
-from perdure.store.sqlite.checksums import RawStream, any_text, checksum_column, load_row
+from perdure.store.sqlite.checksums import InspectedRow, any_text, checksum_column, load_row
 from perdure.store.sqlite.open import (
     FileSystemRating,
     check_database,
@@ -322,7 +322,7 @@ def _stream(connection: sqlite3.Connection, number: int) -> StreamInspection:
     return inspection if row is None else _with_row(inspection, row)
 
 
-def _with_row(inspection: StreamInspection, loaded: RawStream) -> StreamInspection:
+def _with_row(inspection: StreamInspection, loaded: InspectedRow) -> StreamInspection:
     """Return the inspection with the columns of its row; a damaged row is never gone."""
     row, is_sound = loaded.row, loaded.is_usable
     return replace(
