@@ -15,6 +15,7 @@ from tests.support.paths import ROOT
 
 from perdure.cli.root import cli
 from perdure.runtime.doctor import database as checkup
+from perdure.runtime.doctor import integrity, session
 
 PAGE = (ROOT / "docs" / "operating.md").read_text()
 
