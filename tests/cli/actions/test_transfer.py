@@ -110,7 +110,7 @@ def test_an_export_leaves_out_a_damaged_event_and_names_it_in_the_end_line(
     lines = [json.loads(one) for one in told.stdout.splitlines()]
     assert [one["sessionID"] for one in lines if "perdure" in one] == ["b", "a"]
     assert [one["seq"] for one in lines if "seq" in one][-4:] == [4, 1, 2, 4]
-    assert [one["lost"] for one in lines if "lost" in one] == [[3]]
+    assert [one["lost"] for one in lines if "lost" in one] == [[[3, 3]]]
 
 
 def test_an_export_with_a_byte_order_mark_is_read(shop: Shop, file: Path) -> None:

@@ -14,14 +14,17 @@ from perdure.cli.open import find_entry, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.json_depth import check_body_depth
-from perdure.core.session.naming import parse_session_stream, session_label
+from perdure.core.session.naming import session_label
 from perdure.core.transfer.salvage import INCOMPLETE_TEXT
 from perdure.errors import Corrupt, Refused
+from perdure.runtime.doctor.find import session_streams
+from perdure.runtime.doctor.rows import session_names
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.checksum import plain_line
 from perdure.runtime.transfer.imports import ImportReport
-from perdure.runtime.transfer.salvaged import has_entry, salvaged_session
+from perdure.runtime.transfer.readable import read_readable, session_record_of
+from perdure.runtime.transfer.salvaged import salvaged_session
 from perdure.store.base import Gone, NoStream
 from perdure.store.inspect import StoreInspector
 from perdure.store.sqlite.inspect import SqliteInspector
@@ -93,15 +96,20 @@ class _ExportedSessions:
 
     def salvage(self, inspector: StoreInspector, tenant: str | None) -> None:
         """Look for more events of damaged sessions, and for sessions that were not found."""
-        for stream in inspector.streams():
-            names = parse_session_stream(stream)
-            if names is None or names in self._complete or tenant not in (None, names[0]):
+        for stream in session_streams(inspector):
+            inspection = inspector.stream(stream)
+            if inspection is None or inspection.gone:
                 continue
-            if names not in self._partial and not has_entry(inspector, stream):
-                self.damaged.append(Corrupt(f"{session_label(*names)} is in no list"))
-            lines = list(salvaged_session(inspector, stream, secrets=self._secrets))
-            if len(lines) > len(self._partial.get(names, ())):
-                self._partial[names] = lines
+            names = session_names(inspection, read_readable(inspection).events)
+            key = (names.tenant, names.session_id)
+            if key in self._complete or tenant not in (None, names.tenant):
+                continue
+            # One with an entry was created after the list was read.
+            if key not in self._partial and session_record_of(inspection) is None:
+                self.damaged.append(Corrupt(f"{session_label(*key)} is in no list"))
+            lines = list(salvaged_session(inspector, stream, names, secrets=self._secrets))
+            if len(lines) > len(self._partial.get(key, ())):
+                self._partial[key] = lines
 
     def finish(self) -> None:
         """Write the damaged sessions. Raises Corrupt if there are any."""

@@ -1,5 +1,6 @@
 """Restoring of the rows by which a session is found, from the entries and events that are left."""
 
+from perdure.core.session.child_tasks import TASK, task_key
 from perdure.core.session.naming import session_key, session_label
 from perdure.errors import Conflict, Corrupt
 from perdure.runtime.doctor.rows import restored_stream
@@ -27,6 +28,7 @@ def restore_rows(inspector: StoreInspector, checkup: SessionCheckup) -> SessionC
         inspector.restore_stream(row)
         stream = row.stream
     keys = [("session", session_key(*names[:2])), *(("pending", c) for c in checkup.open_calls())]
+    keys += [(TASK, task_key(names.tenant, task)) for task in checkup.state.children]
     inspector.remove_entries(keys, checkup.stream.number)
     restored = inspector.stream(stream)
     if restored is None:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator, Iterable
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from perdure.store.base import NoStream, Record, Store
 
 FORMAT: Final = 1
 _PAGE: Final = 500
+_MOST_LOST: Final = 1_000  # adjacent records: after more, a damaged number counts as the last one
 _LOST: Final = Corrupt("the log ends before it")
 
 
@@ -102,10 +104,10 @@ class EventLines:
         return _line(seq=record.seq, type=record.type, timestamp=record.at, data=_single_line(data))
 
     def end_line(self, head: int) -> bytes:
-        """Return the line that completes the session, with the seqs up to `head` that it lacks."""
+        """Return the line that completes the session, with the ranges of seqs that it lacks."""
         redacted = {"redacted": self._redacted} if self._redacted else {}
-        seqs = set(self._seqs)
-        lost = [seq for seq in range(1, head + 1) if seq not in seqs]
+        ends = [0, *self._seqs, head + 1]
+        lost = [(a + 1, b - 1) for a, b in pairwise(ends) if b > a + 1]
         damaged = {"lost": lost} if lost else {}
         return _line(end=self._session_id, events=len(self._seqs), **redacted, **damaged)
 
@@ -146,15 +148,15 @@ async def _records(
     store: Store, stream: str, head: int, damage: list[Corrupt]
 ) -> AsyncIterator[Record]:
     """Yield every record that can be read, and add why others cannot."""
-    after, limit = 0, _PAGE
-    while after < head:
+    after, limit, adjacent = 0, _PAGE, 0
+    while after < head and adjacent < _MOST_LOST:
         damaged = Record("", b"", seq=after + 1, stream=stream)
         try:
             records = (await store.read(stream, after, limit)).records
         except Corrupt as error:
             if limit == 1:
                 damage.append(unreadable_record(damaged, error))
-                after, limit = after + 1, _PAGE
+                after, limit, adjacent = after + 1, _PAGE, adjacent + 1
             else:
                 limit = 1  # everything up to the damaged record, one by one
             continue
@@ -163,7 +165,7 @@ async def _records(
             return
         for record in records:
             yield record
-        after = records[-1].seq
+        after, adjacent = records[-1].seq, 0
 
 
 async def _head(store: Store, entry: SessionEntry) -> int:

@@ -9,6 +9,8 @@ import binascii
 import dataclasses
 from collections.abc import AsyncIterable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
 
 import msgspec
 from anyio import to_thread
@@ -34,6 +36,8 @@ from perdure.runtime.transfer.create import (
 from perdure.runtime.transfer.exports import FORMAT, event_blobs
 from perdure.store.base import HeadMoved, Record, Store, VersionMoved
 
+_MOST_LOST: Final = 1_000  # of a range of lost events that count one by one
+
 
 class _ArchiveLine(msgspec.Struct, forbid_unknown_fields=True):
     """Any line of an export; its fields say which kind it is."""
@@ -53,7 +57,7 @@ class _ArchiveLine(msgspec.Struct, forbid_unknown_fields=True):
     end: str | None = None
     events: int = 0
     redacted: int = 0
-    lost: list[int] = msgspec.field(default_factory=list)  # seqs that a damaged session lacks
+    lost: list[tuple[int, int]] = msgspec.field(default_factory=list)  # that a damaged one lacks
     checksum: str | None = None
 
 
@@ -70,7 +74,8 @@ class _ArchivedSession:
     records: list[Record] = field(default_factory=list)
     is_complete: bool = False
     redacted: int = 0  # events without their secrets
-    lost: list[int] = field(default_factory=list)  # seqs, if it was damaged when it was exported
+    # Ranges of seqs, if it was damaged when it was exported.
+    lost: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def ref(self) -> SessionRef:
@@ -224,10 +229,11 @@ def _add_line(
 
 
 def _end_session(bundle: _ArchivedSession, line: _ArchiveLine) -> None:
-    seqs = {stamped.seq for stamped in bundle.log}
-    gaps = set(range(1, max(seqs, default=0) + 1)) - seqs
-    if wrong := (gaps - set(line.lost)) | (seqs & set(line.lost)):
-        raise _invalid(f"event {min(wrong)} of session {line.end!r} is missing")
+    ends = [0, *(stamped.seq for stamped in bundle.log)]
+    gaps = [(a + 1, b - 1) for a, b in pairwise(ends) if b > a + 1]
+    if gaps != [span for span in line.lost if span[0] <= ends[-1]]:
+        first, _ = next((gap for gap in gaps if gap not in line.lost), (line.lost or gaps)[0])
+        raise _invalid(f"event {first} of session {line.end!r} is missing")
     if line.end != bundle.session_id or line.events != len(bundle.log):
         raise _invalid(
             f"{line.events} events of session {line.end!r} end here, and there are "
@@ -303,7 +309,8 @@ async def _create(store: Store, archive: _Archive, bundle: _ArchivedSession) -> 
     except (HeadMoved, VersionMoved) as error:
         raise _exists(bundle) from error
     names = (bundle.session_id, bundle.tenant, len(session.log), len(session.calls))
-    return ImportedSession(*names, len(bundle.lost), salvaged.calls, salvaged.is_incomplete)
+    lost = sum(last - first + 1 for first, last in bundle.lost)
+    return ImportedSession(*names, lost, salvaged.calls, salvaged.is_incomplete)
 
 
 def _new_session(
@@ -318,7 +325,8 @@ def _new_session(
     if bundle.lost:
         issue = {"type": "EVENTS_MISSING", "details": "it was damaged when it was exported"}
         launch = _launched_record(archive, bundle)
-        remains = Remains(bundle.log, bundle.lost, own, session=launch)
+        lost = [seq for a, b in bundle.lost for seq in range(a, min(b, a + _MOST_LOST) + 1)]
+        remains = Remains(bundle.log, lost, own, session=launch)
         salvaged = salvage(remains, [issue], now)
     session = session_from_log(names, salvaged.events, now, own)
     if not bundle.lost:

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-from perdure.core.session.naming import parse_session_stream, parse_stream_kind
-from perdure.core.session.queues import DEFAULT
 from perdure.runtime.records.content import content_digest
 from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
@@ -16,32 +14,29 @@ from perdure.runtime.transfer.exports import (
 )
 from perdure.runtime.transfer.readable import read_readable, read_remains, session_record_of
 from perdure.store.base import Record
-from perdure.store.inspect import StoreInspector, StreamInspection
+from perdure.store.inspect import StoreInspector
 
 
 def salvaged_session(
-    inspector: StoreInspector, stream: str, *, secrets: bool = False
+    inspector: StoreInspector, stream: str, names: SessionNames, *, secrets: bool = False
 ) -> Iterator[bytes]:
     """Yield the lines of everything of a session that can be read.
 
     An event whose file cannot be read counts as lost: an import would refuse it.
     """
-    return map(SessionChecksum().add, _session_lines(inspector, stream, secrets=secrets))
+    lines = _session_lines(inspector, stream, names, secrets=secrets)
+    return map(SessionChecksum().add, lines)
 
 
-def has_entry(inspector: StoreInspector, stream: str) -> bool:
-    """Return True if a session can be listed: it was created after those that were."""
+def _session_lines(
+    inspector: StoreInspector, stream: str, names: SessionNames, *, secrets: bool
+) -> Iterator[bytes]:
     inspection = inspector.stream(stream)
-    return inspection is not None and session_record_of(inspection) is not None
-
-
-def _session_lines(inspector: StoreInspector, stream: str, *, secrets: bool) -> Iterator[bytes]:
-    inspection, names = inspector.stream(stream), parse_session_stream(stream)
-    if inspection is None or names is None:
+    if inspection is None:
         return
-    tenant, session_id = names
-    yield first_line(SessionNames(tenant, session_id, *_agent_and_queue(inspection)))
-    lines, files = EventLines(session_id, secrets), dict[str, bytes]()
+    session = session_record_of(inspection)
+    yield first_line(names, None if session is None else session.parent)
+    lines, files = EventLines(names.session_id, secrets), dict[str, bytes]()
     readable = read_readable(inspection)
     stored = {record.seq: record for record in inspection.records}
     for stamped in readable.events:
@@ -62,14 +57,6 @@ def _session_lines(inspector: StoreInspector, stream: str, *, secrets: bool) -> 
         yield blob_line(digest, files[digest])
     heads = [inspection.head, *readable.lost, *(item.seq for item in readable.events), 1]
     yield lines.end_line(max(heads))
-
-
-def _agent_and_queue(inspection: StreamInspection) -> tuple[str, str]:
-    """Return the agent and queue from the stream's row, or else from the session's entry."""
-    if inspection.kind:
-        return parse_stream_kind(inspection.kind)
-    session = session_record_of(inspection)
-    return ("unknown", DEFAULT) if session is None else (session.agent, session.queue)
 
 
 def _read_file(inspector: StoreInspector, digest: str) -> bytes | None:

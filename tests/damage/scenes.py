@@ -1,0 +1,227 @@
+"""Sessions that are damaged: five states of one, and an oracle outside that counts what happened.
+
+The model is an informed one: if it reads that records were lost or that a call was interrupted, it
+stops instead of requesting the call again. So every effect that happens twice is perdure's fault.
+"""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from perdure import Agent, Context, PendingCall, Runtime, tool
+from perdure.core.conversation.messages import Answer, RequestedCall, ToolMessage
+from perdure.runtime.models.base import Delta, Request
+from perdure.testing import crash_after
+from perdure.testing.crash import Crashed
+
+WORD = re.compile(r"bg_\w+")
+Call = tuple[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything that tools did and approvers decided, by session and tool."""
+
+    effects: Counter[tuple[str, str]] = field(default_factory=Counter)
+    approvals: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def copy(self) -> "Ledger":
+        return Ledger(self.effects.copy(), self.approvals.copy())
+
+
+class InformedModel:
+    """Requests the calls of its script, one turn each, and stops where something is in doubt."""
+
+    name = "test:informed"
+
+    def __init__(self, *script: Call) -> None:
+        self._script = script
+
+    async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        """Return the calls of the turn, or the end."""
+        texts = [msgspec.json.encode(message).decode() for message in request.messages]
+        is_doubtful = any("were lost" in text or "Check before" in text for text in texts)
+        if is_doubtful or request.turn > len(self._script):
+            yield Answer(text="The end.", provider="test", model="informed")
+            return
+        name, args = self._script[request.turn - 1]
+        if name == "background_output":
+            results = [m for m in request.messages if isinstance(m, ToolMessage)]
+            found = WORD.search(str(results[-1].content)) if results else None
+            args = {"task_id": found[0] if found else "bg_none", "block": True, "timeout": 600_000}
+        call = RequestedCall(f"call_{request.turn}_{name}", name, args)
+        yield Answer(text=f"Turn {request.turn}.", calls=(call,), provider="test", model="informed")
+
+
+def agents(ledger: Ledger) -> list[Agent[Any]]:
+    """Return a clerk for each scene, whose tools write into the ledger."""
+
+    def record(ctx: Context) -> str:
+        ledger.effects[ctx.session_id, ctx.tool] += 1
+        return "done"
+
+    @tool
+    def pay(cents: int, ctx: Context) -> str:
+        """Pay."""
+        return record(ctx)
+
+    @tool(requires_approval=True)
+    def refund(cents: int, ctx: Context) -> str:
+        """Pay money back."""
+        return record(ctx)
+
+    @tool(deferred=True)
+    def ship(cents: int, ctx: Context, call: PendingCall) -> str:
+        """Have something shipped."""
+        record(ctx)
+        return "job-1"
+
+    tools: Any = [pay, refund, ship]
+    helper = Agent("helper", model=InformedModel(PAY, REFUND), tools=tools)
+    delegate = ("background_task", {"agent": "helper", "prompt": "Help"})
+    scripts = {
+        "clerk": (PAY, REFUND),
+        "shipper": (PAY, ("ship", {"cents": 3})),
+        "lead": (PAY, delegate, ("background_output", {})),
+    }
+    return [
+        helper,
+        *(
+            Agent(
+                name,
+                model=InformedModel(*script),
+                tools=tools,
+                sub_agents=[helper] if name == "lead" else [],
+            )
+            for name, script in scripts.items()
+        ),
+    ]
+
+
+PAY: Call = ("pay", {"cents": 1})
+REFUND: Call = ("refund", {"cents": 2})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One state of the session `v`: how it is reached, and the agent that it belongs to."""
+
+    name: str
+    agent: str
+    create: Callable[[Runtime], Awaitable[object]]
+    commits: int | None = None  # after which the process is killed
+    is_child: bool = False  # the session of the background agent is damaged
+
+    def __str__(self) -> str:
+        return self.name
+
+
+async def _wait(rt: Runtime, agent: str) -> None:
+    result = await rt.session("v", agent=agent).run("Go", key="start")
+    assert result.state == "waiting", result
+
+
+async def _complete(rt: Runtime) -> None:
+    await _wait(rt, "clerk")
+    async for call in rt.pending(session="v"):
+        await rt.approve(call.id, by="ana")
+    assert (await rt.session("v").run()).state == "completed"
+
+
+SCENES = (
+    Scene("waiting", "clerk", lambda rt: _wait(rt, "clerk")),
+    Scene("ran", "clerk", lambda rt: _wait(rt, "clerk"), commits=3),
+    Scene("deferred", "shipper", lambda rt: _wait(rt, "shipper")),
+    Scene("parent", "lead", lambda rt: _wait(rt, "lead")),
+    Scene("child", "lead", lambda rt: _wait(rt, "lead"), is_child=True),
+    Scene("completed", "clerk", _complete),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A store with the session of a scene, and the ledger up to then."""
+
+    scene: Scene
+    session: str  # the one that is damaged
+    ledger: Ledger
+
+
+async def create(scene: Scene, url: str) -> Template:
+    """Create a store with the sessions `v`, of the scene, and `w`, which waits for an approval."""
+    ledger = Ledger()
+    async with Runtime(url, agents=agents(ledger)) as rt:
+        assert (await rt.session("w", agent="clerk").run("Go")).state == "waiting"
+    if scene.commits is not None:
+        with crash_after(commits=scene.commits):
+            try:
+                async with Runtime(url, agents=agents(ledger)) as rt:
+                    await scene.create(rt)
+            except (Crashed, BaseExceptionGroup):
+                pass
+    else:
+        async with Runtime(url, agents=agents(ledger)) as rt:
+            await scene.create(rt)
+    if scene.name == "completed":
+        ledger.approvals["v", "refund"] += 1
+    session = "v"
+    if scene.is_child:
+        async with Runtime(url, agents=agents(ledger)) as rt:
+            (session,) = [s.session_id async for s in rt.sessions() if s.parent == "v"]
+    return Template(scene, session, ledger)
+
+
+async def settle(url: str, ledger: Ledger) -> list[str]:
+    """Drive everything to its end as workers and people would; return what went wrong.
+
+    An approver who is asked about a call again, because it was interrupted, looks whether it ran.
+    """
+    faults: list[str] = []
+    async with Runtime(url, agents=agents(ledger)) as rt:
+        for _ in range(12):
+            await rt.work(once=True)
+            calls = [call async for call in rt.pending()]
+            calls = [call for call in calls if call.kind != "child"]
+            if not calls:
+                break
+            for call in calls:
+                await _settle_call(rt, call, ledger)
+        else:
+            faults.append("calls are opened without end")
+        # A call that waits for a background agent has a deadline.
+        waiting = {call.session_id async for call in rt.pending() if call.expires_at is not None}
+        states = {s.session_id: s.state async for s in rt.sessions()}
+    faults += [
+        f"{session} is {state} for ever"
+        for session, state in states.items()
+        if state not in ("completed", "failed", "cancelled") and session not in waiting
+    ]
+    return faults + judge(ledger)
+
+
+async def _settle_call(rt: Runtime, call: PendingCall, ledger: Ledger) -> None:
+    key = (call.session_id, call.tool)
+    if call.kind == "tool":
+        await rt.submit_result(call.id, "shipped")
+    elif call.kind == "question":
+        await rt.respond(call.id, "no", by="ana")
+    elif call.reason == "interrupted" and ledger.effects[key]:
+        await rt.deny(call.id, by="ana", reason="it ran")
+    else:
+        ledger.approvals[key] += 1
+        await rt.approve(call.id, by="ana")
+
+
+def judge(ledger: Ledger) -> list[str]:
+    """Return the effects that happened twice, or without the decision that they need."""
+    twice = [f"{key} ran {n} times" for key, n in ledger.effects.items() if n > 1]
+    undecided = [
+        f"{key} ran without a decision"
+        for key, n in ledger.effects.items()
+        if key[1] == "refund" and n > ledger.approvals[key]
+    ]
+    return twice + undecided
