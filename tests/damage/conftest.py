@@ -15,3 +15,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SqliteFiles:
 def databases(postgres: PostgresServer) -> Databases:
     """PostgreSQL databases of all scenes."""
     return Databases(postgres)
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the originals of rebuilt sessions out of the home of the person who runs the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

@@ -165,8 +165,11 @@ class StoreInspector(Protocol):
         """Delete the entries with these kinds and keys that are not of the stream `number`."""
         ...
 
-    def save_original(self, stream: str) -> Path:
-        """Copy the stored records of a stream to a new file, synced, and return its path."""
+    def save_original(self, stream: str, folder: Path) -> Path:
+        """Copy the stored records of a stream to a new file, synced, and return its path.
+
+        It is beside the store, or in `folder` for a store without files.
+        """
         ...
 
 

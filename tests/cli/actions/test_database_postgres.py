@@ -82,7 +82,12 @@ def test_it_can_be_asked_through_a_pooler(
 
 @pytest.mark.parametrize("words", [["s1", "--fix"], ["--fix"]])
 def test_a_damaged_session_is_made_anew_and_still_waits(
-    waits: Shop, postgres: PostgresServer, postgres_url: str, words: list[str]
+    waits: Shop,
+    postgres: PostgresServer,
+    postgres_url: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """S2.9, S2.34: the approval that waited before waits after, and the original is kept."""
     code = (waits.folder / "shop.py").read_text()
@@ -96,9 +101,12 @@ def test_a_damaged_session_is_made_anew_and_still_waits(
     )
     wrong = found(postgres_url, "s1")
     assert {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_MISSING"} <= wrong.keys()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     told = waits.run("doctor", *words)
     assert "✓ rebuilt s1: " in told.stdout
-    original = next(Path.cwd().glob("*.damaged-1.jsonl")).read_text().splitlines()
+    folder = tmp_path / "perdure" / "damaged"
+    original = next(folder.glob("*.damaged-1.jsonl")).read_text().splitlines()
+    assert not list(Path.cwd().glob("*.damaged-1.jsonl"))
     assert [json.loads(one)["seq"] for one in original][:2] == [1, 3]
     assert not {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_MISSING"} & found(postgres_url).keys()
     assert waits.pending("refund") == call

@@ -14,6 +14,7 @@ from perdure.cli.open import load_runtime, with_runtime
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
+from perdure.cli.user_folders import STATE_HOME, user_folder
 from perdure.errors import Corrupt
 from perdure.runtime.doctor.checks import CheckResult, exit_code
 from perdure.runtime.doctor.database import Checkup
@@ -146,7 +147,8 @@ class Fix:
                     continue
                 restored = restore_rows(inspector, checkup)
                 if restored.is_rebuildable():
-                    rebuilt.append(await rebuild_session(store, inspector, restored))
+                    folder = user_folder(STATE_HOME) / "damaged"
+                    rebuilt.append(await rebuild_session(store, inspector, restored, folder))
                 else:
                     rebuilt.append(RebuiltSession(rebuild, is_written=True))
             return rebuilt

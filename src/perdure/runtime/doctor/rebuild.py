@@ -77,10 +77,11 @@ class RebuiltSession:
 
 
 async def rebuild_session(
-    store: Store, inspector: StoreInspector, checkup: SessionCheckup
+    store: Store, inspector: StoreInspector, checkup: SessionCheckup, folder: Path | None = None
 ) -> RebuiltSession:
     """Save the original in a file, then create the session again under its name, in one commit.
 
+    The file is beside the store, or in `folder` (the current one) for a store without files.
     Raises Conflict BEING_RESUMED while a process drives it: its log is still changing.
     """
     tenant, session_id, *_ = checkup.names
@@ -94,7 +95,7 @@ async def rebuild_session(
     rebuild = Rebuild.create(checkup, now)
     log = await with_child_events(store, tenant, rebuild.salvaged.events, now)
     session = await _new_session(store, checkup, log, now)
-    original = inspector.save_original(checkup.stream.stream)
+    original = inspector.save_original(checkup.stream.stream, folder or Path.cwd())
     try:
         await create_session(store, session)
     except Gone:  # deleted meanwhile: nothing to create

@@ -1,5 +1,7 @@
 """Restoring of the rows by which a session is found, from the entries and events that are left."""
 
+from dataclasses import replace
+
 from perdure.core.session.child_tasks import TASK, task_key
 from perdure.core.session.naming import session_key, session_label
 from perdure.errors import Conflict, Corrupt
@@ -25,6 +27,8 @@ def restore_rows(inspector: StoreInspector, checkup: SessionCheckup) -> SessionC
     stream = checkup.stream.stream
     if checkup.needs_row:
         row = restored_stream(inspector, checkup.stream, names, checkup.log.events, checkup.now)
+        if checkup.log.lost:  # no worker may drive it before it is rebuilt
+            row = replace(row, due=None)
         inspector.restore_stream(row)
         stream = row.stream
     keys = [("session", session_key(*names[:2])), *(("pending", c) for c in checkup.open_calls())]

@@ -140,7 +140,7 @@ class FilesInspector:
             due=row.due,
         )
 
-    def save_original(self, stream: str) -> Path:
+    def save_original(self, stream: str, folder: Path) -> Path:  # noqa: ARG002 - it has its own
         """Copy the log of a stream byte for byte to a new file."""
         log = log_path(self.path, self._layout, stream)
         stem = "events.damaged" if log.name == LOG else f"{log.stem}.damaged"

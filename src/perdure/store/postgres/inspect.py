@@ -35,6 +35,7 @@ from perdure.store.postgres.stored_streams import (
 from perdure.store.postgres.url import PostgresAddress
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
+from perdure.store.shared.private_files import make_folder
 
 T = TypeVar("T")
 InspectQuery = Callable[[AsyncpgConnection], Awaitable[T]]
@@ -150,10 +151,11 @@ class PostgresInspector:
             begin=_BEGIN_WRITE,
         )
 
-    def save_original(self, stream: str) -> Path:
-        """Write the stored records of a stream to a new file in the current directory."""
+    def save_original(self, stream: str, folder: Path) -> Path:
+        """Write the stored records of a stream to a new file in a folder."""
         inspection = self.stream(stream)
-        target = unused_path(Path.cwd(), f"{file_name(stream)}.damaged")
+        make_folder(folder)
+        target = unused_path(folder, f"{file_name(stream)}.damaged")
         records = inspection.records if inspection else ()
         append_lines(target, [record_line(record) for record in records], sync=True)
         return target

@@ -218,7 +218,7 @@ class SqliteInspector:
         """Delete the entries with these kinds and keys that are not of the stream `number`."""
         remove_entries(self.path, keys, number)
 
-    def save_original(self, stream: str) -> Path:
+    def save_original(self, stream: str, folder: Path) -> Path:  # noqa: ARG002 - it has its own
         """Write the stored records of a stream to a new file beside the database."""
         inspection = self.stream(stream)
         stem = f"{self.path.name}.{file_name(stream)}.damaged"
