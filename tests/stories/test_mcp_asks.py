@@ -58,7 +58,7 @@ def project() -> Iterator[Path]:
 
 def stdio_command(folder: Path) -> list[str]:
     """Return the command of a server on stdio, which writes down the id of its process."""
-    server = " ".join([*CLI, "mcp", "--approve"])
+    server = " ".join([*CLI, "mcp", "--approve", "--config", f"{folder}/perdure.yaml"])
     return ["/bin/sh", "-c", f"cd {folder}; echo $$ >> {folder}/pids; exec {server}"]
 
 

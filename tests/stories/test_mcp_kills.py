@@ -70,7 +70,7 @@ class Stdio:
     def start(self) -> None:
         """Start the process."""
         self._process = subprocess.Popen(
-            [*CLI, "mcp"],
+            [*CLI, "mcp", "--config", str(self._folder / "perdure.yaml")],
             cwd=self._folder,
             env=around(),
             stdin=subprocess.PIPE,

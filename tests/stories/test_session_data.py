@@ -139,7 +139,7 @@ async def test_the_bytes_of_a_file_are_stored_once(
         assert result[1]["blob"] == blob
 
 
-@pytest.mark.parametrize("text", ["ü 🙂 \u2028", "a\x00b", "", "x" * 100_000])
+@pytest.mark.parametrize("text", ["ü 🙂 \u2028", "a\x00b", "x" * 100_000])
 async def test_a_message_comes_back_as_it_was_sent(runtime: MakeRuntime, text: str) -> None:
     one = agent({"text": "Hello."})
     async with runtime(one) as rt:

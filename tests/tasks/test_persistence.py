@@ -371,7 +371,7 @@ async def test_a_folder_that_cannot_be_written_refuses_the_task(
     with pytest.raises(OpenCodeError) as refused:
         await TaskLifecycle(rt).create_task({"name": "n"})
     assert refused.value.code == "TASK_CREATE_FAILED"
-    assert str(root) in refused.value.message
+    assert f"{root.name!r} in the folder of tasks cannot be written" in refused.value.message
     assert await registry.list() == []
 
 

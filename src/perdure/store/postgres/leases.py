@@ -32,15 +32,18 @@ class ServerClock:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
-        self._ahead: int | None = None  # the server's time minus our monotonic clock, in ms
+        self._reported: tuple[int, int] | None = None  # the server's time; our monotonic ns then
 
     def now(self) -> int:
         """Return the present instant."""
         if self._clock is not None:
             return self._clock.now()
-        if self._ahead is None:  # before the first reply of the server
+        if self._reported is None:  # before the first reply of the server
             return time.time_ns() // 1_000_000
-        return time.monotonic_ns() // 1_000_000 + self._ahead
+        # Whole milliseconds since then: the difference of two rounded instants can be one too many,
+        # and a session that is woken now would not be due yet for a claim that follows at once.
+        now, at = self._reported
+        return now + (time.monotonic_ns() - at) // 1_000_000
 
     def fixed_now(self) -> int | None:
         """Return the instant of the test clock, for statements; None: the server uses its own."""
@@ -48,7 +51,7 @@ class ServerClock:
 
     def set_server_time(self, now: int) -> None:
         """Set the time that the server has just reported."""
-        self._ahead = now - time.monotonic_ns() // 1_000_000
+        self._reported = (now, time.monotonic_ns())
 
 
 class LeaseRows:
