@@ -8,7 +8,7 @@ READY := .venv/.ready
 # The tests start Python hundreds of times, so compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint docs bench conformance clients soak venv clean
+.PHONY: demo test lint docs bench conformance clients soak simulate venv clean
 .DEFAULT_GOAL := test
 
 demo: $(INSTALLED)   # plays the demo without waiting for Enter
@@ -22,6 +22,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m scripts.docs --check
 
 docs: $(READY)       # writes docs/reference/ and docs/promises.md
 	$(BIN)/python -m scripts.docs
@@ -29,14 +30,17 @@ docs: $(READY)       # writes docs/reference/ and docs/promises.md
 bench: $(READY)      # measures perdure and others in turns, in separate environments; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
-conformance: $(READY) # the MCP conformance suite, which npm installs at the first run; part of make test
-	$(BIN)/pytest -q tests/serve/mcp/test_conformance.py
+conformance: $(READY) # the MCP conformance suite, which npm installs at the first run, and the HTTP API against its description
+	$(BIN)/pytest -q -m "not soak and not clients" tests/serve/mcp/test_conformance.py tests/serve/http/test_openapi.py
 
 clients: $(READY)    # Claude Code, opencode and Codex against our MCP server; npm installs them (1 GB) at the first run
 	$(BIN)/pytest -q -m clients tests/serve/mcp/test_clients.py
 
 soak: $(READY)       # tests that run for minutes; SOAK_MINUTES=60 for an hour, SOAK_SEED=… to repeat a run
 	$(BIN)/pytest -m soak -s
+
+simulate: $(READY)   # seeds of the simulated fleet: SEEDS=20000 for a long run, SEED=17 for every step of one
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
 
 venv: $(READY)
 

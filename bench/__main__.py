@@ -16,9 +16,11 @@ from bench import machine, report
 ORDER = (
     "cycles",
     "crash",
+    "simulation",
     "growth",
     "resume",
     "http",
+    "requests",
     "hitl",
     "models",
     "store",

@@ -1,4 +1,4 @@
-"""Virtual environments of the contenders, one each, with the versions pinned in constraints."""
+"""Virtual environments of other projects, one each, with the versions pinned in constraints."""
 
 import hashlib
 import shutil
@@ -23,6 +23,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "pydantic-ai": ("pydantic-ai-slim",),
     "openai-agents": ("openai-agents",),
     "google-adk": ("google-adk", "aiosqlite"),
+    # No contender: a client of our MCP server in tests, whose adapter needs an older SDK.
+    "langchain": ("langchain", "langchain-mcp-adapters", "langchain-openai"),
 }
 
 

@@ -10,6 +10,7 @@ from bench.peers import common
 from bench.peers.perdure_peer import create_agent
 
 from perdure import Runtime
+from perdure.store.base import ANY_TRIES
 from perdure.store.postgres import reads
 from perdure.store.postgres.sql import statement
 
@@ -73,8 +74,11 @@ def statements() -> dict[str, tuple[str, tuple[Any, ...]]]:
     name, now = secrets.token_hex(4), LATER // 2
     return {
         "look for work": (statement("check_for_work"), (name, "session/bench", now)),
-        "claim": (statement("claim"), (name, "session/bench", 64, now)),
-        "claim by name": (statement("claim_these"), (name, "session/bench", ["a", "b"], now)),
+        "claim": (statement("claim"), (name, "session/bench", 64, now, ANY_TRIES, 0, 0, False)),
+        "claim by name": (
+            statement("claim_these"),
+            (name, "session/bench", ["a", "b"], now, ANY_TRIES),
+        ),
         "load": (
             statement("load_rows"),
             (["a", "b"], ["pending", "pending"], ["a", "b"], [name], now),

@@ -48,6 +48,18 @@ if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free > ENO
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_root() -> Generator[None]:
+    """Fail if a test leaves a file in the root of the repository, such as a saved original."""
+    before = set(ROOT.iterdir())
+    yield
+    left = [path.name for path in set(ROOT.iterdir()) - before if path.name[0] != "."]
+    assert not left, f"tests have left files in the root: {left}"
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Async tests run on asyncio, the loop of our database drivers."""

@@ -56,12 +56,12 @@ PUBLIC: Final = {
     "perdure.background": "BackgroundManager",
     "perdure.mcp": "MCPServer MCPTools",
     "perdure.client": "Client",
-    "perdure.testing": "Crashed ManualClock ScriptedModel Survived crash_after make_context "
-    "survives",
+    "perdure.testing": "Crashed End ManualClock ScriptedModel Simulated Survived crash_after "
+    "make_context simulate survives",
     "perdure.testing.endpoint": "Endpoint Failure Script Turn fake_endpoint",
     "perdure.testing.endpoint.samples": "HARD",
     "perdure.testing.endpoint.__main__": "",
-    "perdure.testing.provider_rules": "RULES SAMPLES Finding check",
+    "perdure.testing.provider_rules": "RULES SAMPLES Violation check",
     "perdure.testing.contract": "CONTRACT Harness run",
     "perdure.runtime.models": "Model",
     "perdure.store.base": "Store",
@@ -74,6 +74,11 @@ PUBLIC: Final = {
     "perdure.cli": "main",
     "perdure.cli.__main__": "",
 }
+
+# Modules that may use them: what they measure is outside of the runtime, or is the machine itself.
+NEAR_THE_MACHINE: Final = ("runtime/host.py", "runtime/engine/watchdog.py", "runtime/tasks/")
+MACHINE_MODULES: Final = {"random", "secrets", "time", "uuid"}
+MACHINE_FUNCTIONS: Final = {"getpid", "gethostname", "to_thread", "urandom"}
 
 Rule = Callable[[Path], list[str]]
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -185,6 +190,36 @@ def refusals_without_hint(tree: Path) -> list[str]:
     ]
 
 
+def uses_of_the_machine(tree: Path) -> list[str]:
+    """Report time, chance, threads and names of processes that do not come from `host`."""
+    return [
+        f"{path}:{line}: {name}; use perdure.runtime.host"
+        for path, module in modules(tree)
+        if {"core", "runtime"} & set(path.parts)
+        and not any(near in path.as_posix() for near in NEAR_THE_MACHINE)
+        for line, name in machine_names(module)
+    ]
+
+
+def machine_names(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield imports and attributes that reach the machine, with their lines."""
+    for node in ast.walk(module):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    root, _, last = alias.name.partition(".")
+                    if root in MACHINE_MODULES or last in MACHINE_FUNCTIONS:
+                        yield node.lineno, alias.name
+            case ast.ImportFrom(module=str(name), names=names, level=0):
+                imported = {alias.name for alias in names}
+                if name in MACHINE_MODULES or imported & MACHINE_FUNCTIONS:
+                    yield node.lineno, name
+            case ast.Attribute(attr=name) if name in MACHINE_FUNCTIONS:
+                yield node.lineno, name
+            case _:
+                pass
+
+
 def module_name(path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -229,6 +264,7 @@ RULES: Final[dict[Rule, dict[str, str]]] = {
     banned_names: {"a.py": "def f(self, known): self._told = 1"},
     shared_class_names: {"a.py": "class A: ...", "b.py": "class B:\n    class A: ..."},
     refusals_without_hint: {"a.py": 'raise Refused("no", code="NO")'},
+    uses_of_the_machine: {"runtime/a.py": "from time import monotonic"},
     import_cycles: {
         "p/__init__.py": "",
         "p/a.py": "from p import b",
@@ -244,6 +280,8 @@ SOUND: Final = {
     "p/__init__.py": '"""Parts of the whole."""\nfrom p.a import A',
     "p/a.py": 'class A:\n    """A part."""\n    def is_known(self): return True',
     "p/pending.py": "from p.a import A\none_of = A",
+    "runtime/host.py": "import time",
+    "runtime/tasks/a.py": "import secrets",
     "p/refusals.py": 'raise Refused("no", hint="say yes")',
 }
 

@@ -9,7 +9,6 @@ from perdure.config.agents import wait_mode
 from perdure.config.kinds import InvalidValue, Scalar
 from perdure.config.settings import StoreConfig
 from perdure.config.table import TABLE
-from perdure.core.literals import PendingStatus
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
 from perdure.core.pending.outcome_texts import denial_text
@@ -18,12 +17,13 @@ from perdure.core.session import naming as index
 from perdure.core.session.permissions import NOT_TRACKED
 from perdure.core.session.todos import check_todos
 from perdure.errors import Conflict, Refused
-from perdure.runtime.views import instant
 from perdure.sessions import (
     format_sanitization_issues,
     sanitize_recovered_messages,
     validate_message_structure,
 )
+from perdure.views.literals import PendingStatus
+from perdure.views.sessions import IdleStatus
 
 RECORD = PendingRecord(
     id="p_1",
@@ -142,9 +142,13 @@ def refusal_without_a_session() -> str:
 
 
 def text_of_a_pause() -> str:
-    at = instant(1)
-    result = Result(
-        session_id="s", tenant="", agent="a", state="waiting", created_at=at, updated_at=at
+    result: Result[Any] = Result(
+        session_id="s",
+        agent="a",
+        state="waiting",
+        status=IdleStatus(),
+        created_at_ms=1,
+        updated_at_ms=1,
     )
     return hitl.InputRequired.of_run(result).message
 

@@ -17,8 +17,9 @@ from perdure import Agent, NotFound, Runtime, tool
 from perdure.app import service_of
 from perdure.core.conversation.messages import Answer, RequestedCall
 from perdure.core.session.naming import session_stream
-from perdure.runtime.models.base import Delta, Request
+from perdure.runtime.models.base import Request
 from perdure.store.sqlite.open import apply_settings, python_connect
+from perdure.views.events import Delta
 
 DEFERRED = "deferred"
 
@@ -104,7 +105,7 @@ class Perdure:
             result = await parent.run()
             assert result.state == "completed", result
             number += 1
-        assert result.usage["requests"] == number + 1, result.usage
+        assert result.usage.requests == number + 1, result.usage
         return number
 
     async def recover(self, session: str) -> str:

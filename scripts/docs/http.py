@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI
 from scripts.docs.python import NOTE
 
-from perdure.serve.http.app import ROUTERS
+from perdure.serve.http.app import ROUTES
 from perdure.serve.http.openapi import description
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -14,15 +13,14 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 def page() -> str:
     """Every operation: what it does, its parameters, its body and its responses."""
-    app = FastAPI(openapi_url=None)
-    for router in ROUTERS:
-        app.router.routes.extend(router.routes)
-    document = description(app)
+    document = description(ROUTES)
     parts = [
         NOTE,
         "# HTTP API",
         "The server describes itself at `/openapi.json` and `/docs`.",
         *_operations(document),
+        "# Types",
+        *_types(document),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -43,8 +41,26 @@ def _operation(operation: dict[str, Any], document: dict[str, Any]) -> Iterator[
     rows += [row for media in _bodies(operation) for row in _body(media, document)]
     if rows:
         yield "\n".join(("| where | name | type | |", "|---|---|---|---|", *rows))
-    codes = ", ".join(f"`{code}`" for code in sorted(operation.get("responses", {})))
-    yield f"Responses: {codes}"
+    codes = [_response(code, item) for code, item in sorted(operation["responses"].items())]
+    yield f"Responses: {', '.join(codes)}"
+
+
+def _response(code: str, response: dict[str, Any]) -> str:
+    """A status, with the name of its type unless it is an error."""
+    media: list[Any] = [item["schema"] for item in response.get("content", {}).values()]
+    return f"`{code}` {_type(media[0])}" if media and code < "400" else f"`{code}`"
+
+
+def _types(document: dict[str, Any]) -> Iterator[str]:
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        yield f"## {name}"
+        yield " ".join(schema.get("description", "").split())
+        required = schema.get("required", ())
+        rows = [
+            f"| `{key}` | {_type(item)} | {'' if key in required else 'optional'} |"
+            for key, item in schema.get("properties", {}).items()
+        ]
+        yield "\n".join(("| name | type | |", "|---|---|---|", *rows))
 
 
 def _bodies(operation: dict[str, Any]) -> list[Any]:

@@ -12,32 +12,33 @@ if TYPE_CHECKING:
     from perdure.core.roles import Principal
     from perdure.errors import Conflict, NotFound, PerdureError, Refused, ToolError
     from perdure.runtime.agents.agent import Agent
-    from perdure.runtime.models.base import Delta
     from perdure.runtime.requests import ApprovalRequired, InputRequired
     from perdure.runtime.sessions.handle import Session
     from perdure.runtime.sessions.task import Task
     from perdure.runtime.tools.tool import Tool, tool
-    from perdure.runtime.values import Context, Decision, File, PendingCall
-    from perdure.runtime.views import Event, Result
+    from perdure.runtime.values import Context, File
     from perdure.serve.assembly import asgi
+    from perdure.views.calls import Decision, PendingCall
+    from perdure.views.events import Delta, Event
+    from perdure.views.sessions import Result
 
 _HOMES = {
     "Agent": "perdure.runtime.agents.agent",
     "ApprovalRequired": "perdure.runtime.requests",
     "Conflict": "perdure.errors",
     "Context": "perdure.runtime.values",
-    "Decision": "perdure.runtime.values",
-    "Delta": "perdure.runtime.models.base",
-    "Event": "perdure.runtime.views",
+    "Decision": "perdure.views.calls",
+    "Delta": "perdure.views.events",
+    "Event": "perdure.views.events",
     "File": "perdure.runtime.values",
     "InputRequired": "perdure.runtime.requests",
     "PerdureError": "perdure.errors",
     "NotFound": "perdure.errors",
-    "PendingCall": "perdure.runtime.values",
+    "PendingCall": "perdure.views.calls",
     "PendingResult": "perdure.core.pending.record",
     "Principal": "perdure.core.roles",
     "Refused": "perdure.errors",
-    "Result": "perdure.runtime.views",
+    "Result": "perdure.views.sessions",
     "Runtime": "perdure.app",
     "Session": "perdure.runtime.sessions.handle",
     "Task": "perdure.runtime.sessions.task",

@@ -78,3 +78,10 @@ async def test_a_missing_secret_is_logged_for_the_operator(
     texts = [record.getMessage() for record in caplog.records]
     assert any(text.startswith("deploy: there is no webhook_secret") for text in texts)
     assert any("Runtime(webhook_secret=…)" in text and "call p_" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["resume_running", "worker"])
+def test_a_flag_that_is_a_word_is_refused(name: str) -> None:
+    options: dict[str, Any] = {name: "no"}
+    with pytest.raises(ConfigError, match=f"{name} is 'no' and must be True or False"):
+        Runtime("memory:", **options)

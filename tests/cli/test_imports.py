@@ -21,6 +21,15 @@ MODELS = {"anthropic", "google", "mistralai", "openai", "pydantic_ai", "mcp"}
 DATABASES = {"sqlite3", "_sqlite3", "pysqlite3", "asyncpg", "psycopg", "redis"}
 
 
+@pytest.mark.parametrize("module", ["perdure", "perdure.serve"])
+def test_an_import_loads_nothing_before_a_name_is_used(module: str) -> None:
+    program = f"import {module}, sys; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    loaded = {name.partition(".")[0] for name in shown.split()}
+    assert not loaded & (WEB | MODELS | DATABASES | {"msgspec", "anyio"})
+
+
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"]])
 def test_help_loads_no_web_framework_model_library_or_database_driver(args: list[str]) -> None:
     command = [sys.executable, "-c", PROGRAM.format(args=args)]

@@ -27,9 +27,10 @@ def told(shop: Shop, url: str) -> Iterator[tuple[int, str, str]]:
         assert SECRET not in done.output
         assert "Traceback" not in done.output
         said = json.loads(done.stderr or done.stdout)
-        if "checks" in said:  # of a doctor who could look at something
-            wrong = [one for one in said["checks"] if one["level"] != "ok"]
-            said = {"error": wrong[0]["text"], "hint": wrong[0]["remedy"], "code": wrong[0]["code"]}
+        if "findings" in said:  # of a doctor who could look at something
+            wrong = said["findings"][0]
+            text, *notes = wrong["text"].split("\n")
+            said = {"error": text, "hint": "; ".join(notes), "code": wrong["code"]}
         assert said["hint"]
         assert "\n" not in said["error"]
         yield done.exit_code, said["code"], said["error"]

@@ -10,9 +10,30 @@ import pytest
 from perdure import errors
 from perdure.client import Client
 from perdure.client.connection import url_path
+from perdure.views.health import AgentInfo
 
 TOKEN = "tok-4711-hush"  # noqa: S105 - nobody's
-PENDING = {"id": "p_1", "status": "completed", "duplicate": False}
+PENDING = {
+    "id": "p_1",
+    "kind": "tool",
+    "status": "completed",
+    "sessionID": "s",
+    "agent": "a",
+    "tool": "deploy",
+    "input": {},
+    "callID": "c",
+    "effectID": "e",
+    "time": {"created": 1},
+}
+SESSION = {
+    "sessionID": "s",
+    "agent": "a",
+    "state": "running",
+    "status": {"type": "busy"},
+    "createdAt": 1,
+    "updatedAt": 2,
+    "seq": 3,
+}
 
 
 class Server:
@@ -59,6 +80,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (409, "ALREADY_DECIDED", errors.Conflict, 5),
         (413, "TOO_LARGE", errors.Refused, 2),
         (500, "INTERNAL", errors.PerdureError, 1),
+        (503, "STORE_CORRUPT", errors.Corrupt, 7),
     ],
 )
 async def test_a_refusal_is_raised_as_the_error_it_is(
@@ -81,15 +103,14 @@ async def test_reading_is_tried_again_until_it_is_answered() -> None:
     lost = httpx2.ReadError("reset")
     server = Server(httpx2.ConnectError("refused"), lost, told(503, "STORE_ERROR"), ok(PENDING))
     async with client(server) as one:
-        assert await one.pending_call("p_1") == PENDING
+        assert (await one.pending_call("p_1")).status == "completed"
     assert len(server.seen) == 4
 
 
 async def test_a_message_is_sent_again_with_the_same_key() -> None:
-    session = {"sessionID": "s", "state": "running", "seq": 3}
-    server = Server(httpx2.ReadError("reset"), told(503, "STORE_ERROR"), ok(session))
+    server = Server(httpx2.ReadError("reset"), told(503, "STORE_ERROR"), ok(SESSION))
     async with client(server) as one:
-        assert await one.session("s").send("Hello") == session
+        assert (await one.session("s").send("Hello")).seq == 3
     keys = {request.headers["Idempotency-Key"] for request in server.seen}
     assert (len(server.seen), len(keys)) == (3, 1)
 
@@ -97,7 +118,7 @@ async def test_a_message_is_sent_again_with_the_same_key() -> None:
 async def test_a_decision_is_sent_again_for_the_same_one_changes_nothing() -> None:
     server = Server(httpx2.ReadTimeout("late"), ok({**PENDING, "duplicate": True}))
     async with client(server) as one:
-        assert (await one.approve("p_1", by="ana"))["duplicate"] is True
+        assert (await one.approve("p_1", by="ana")).duplicate is True
 
 
 ONCE: dict[str, Callable[[Client], Any]] = {
@@ -202,12 +223,13 @@ async def test_a_client_that_is_not_open_says_so() -> None:
 
 
 def test_a_program_that_is_not_async_has_one_door() -> None:
-    server = Server(ok({"agents": [{"name": "support"}]}))
-    assert client(server).run_sync(lambda one: one.agents()) == [{"name": "support"}]
+    server = Server(ok({"agents": [{"name": "support", "description": "", "tools": []}]}))
+    (agent,) = client(server).run_sync(lambda one: one.agents())
+    assert agent == AgentInfo(name="support", description="", tools=())
 
 
 async def test_a_tenant_goes_with_every_request() -> None:
-    server = Server(ok(PENDING))
+    server = Server(ok(PENDING), ok(SESSION), ok(PENDING))
     async with client(server, tenant="acme") as one:
         await one.pending_call("p_1")
         await one.session("s").get()
@@ -220,9 +242,58 @@ def test_ids_may_hold_anything() -> None:
 
 
 async def test_lists_go_on_over_their_pages() -> None:
-    page = [ok({"pending": [{"id": n}], "next": c}) for n, c in ((1, "x"), (2, "y"), (3, None))]
-    server = Server(*page)
+    pages = [
+        ok({"pending": [{**PENDING, "id": f"p_{number}"}], "count": 3, "next": cursor})
+        for number, cursor in ((1, "x"), (2, "y"), (3, None))
+    ]
+    server = Server(*pages)
     async with client(server) as one:
-        assert [call["id"] async for call in one.pending(kind="tool")] == [1, 2, 3]
+        assert [call.id async for call in one.pending(kind="tool")] == ["p_1", "p_2", "p_3"]
     assert [r.url.params.get("cursor") for r in server.seen] == [None, "x", "y"]
     assert {r.url.params["kind"] for r in server.seen} == {"tool"}
+
+
+async def test_what_a_newer_server_adds_is_ignored_and_what_it_leaves_out_has_its_default() -> None:
+    newer = {**SESSION, "mood": "fine", "pending": [{**PENDING, "color": {"r": 1}}]}
+    server = Server(ok(newer))
+    async with client(server) as one:
+        session = await one.session("s").get()
+    assert not hasattr(session, "mood")
+    assert (session.queue, session.todos, session.usage.requests) == ("default", (), 0)
+    assert (session.pending[0].tool, session.pending[0].can) == ("deploy", ())
+
+
+async def test_words_that_a_newer_server_has_added_are_read_as_they_are() -> None:
+    finding = {"code": "X", "severity": "critical", "subject": "p_1", "text": "it is so"}
+    words = {"kind": "webhook", "status": "snoozed", "can": ["approve", "snooze"]}
+    page = {"pending": [{**PENDING, **words, "findings": [finding]}], "count": 1, "next": None}
+    async with client(Server(ok(page))) as one:
+        [call] = [call async for call in one.pending()]
+    assert (call.kind, call.status, call.can) == ("webhook", "snoozed", ("approve", "snooze"))
+    assert call.findings[0].to_json()["severity"] == "critical"
+    assert not call.is_open
+
+
+async def test_a_word_that_is_not_a_text_is_refused() -> None:
+    async with client(Server(ok({**PENDING, "kind": 5}))) as one:
+        with pytest.raises(errors.StoreError, match="Expected `str`, got `int`") as raised:
+            await one.pending_call("p_1")
+    assert raised.value.code == "NOT_PERDURE"
+
+
+async def test_a_type_of_objects_that_only_a_newer_server_has_asks_for_an_upgrade() -> None:
+    parts = [{"type": "image", "url": "https://example.org/a.png"}]
+    newer = {**PENDING, "request": {"role": "agent", "parts": parts}}
+    async with client(Server(ok(newer))) as one:
+        with pytest.raises(errors.StoreError, match=r"'image' - at `\$\.request\.parts") as raised:
+            await one.pending_call("p_1")
+    assert raised.value.code == "SERVER_NEWER"
+    assert raised.value.hint == "upgrade perdure here to the version of the server"
+
+
+async def test_a_response_without_a_required_field_is_not_one_of_a_perdure_server() -> None:
+    server = Server(ok({"sessionID": "s"}))
+    async with client(server) as one:
+        with pytest.raises(errors.StoreError, match="missing required field `agent`") as raised:
+            await one.session("s").get()
+    assert raised.value.code == "NOT_PERDURE"

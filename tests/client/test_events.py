@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import pytest
 
 from perdure import errors
 from perdure.client import Client
+from perdure.views.events import Delta, Event
+
+T = TypeVar("T")
 
 
 def event(seq: int, kind: str = "user") -> dict[str, Any]:
-    return {"seq": seq, "pos": seq * 10, "sessionID": "s", "type": kind, "data": {}}
+    return {"seq": seq, "pos": seq * 10, "sessionID": "s", "type": kind, "data": {}, "timestamp": 0}
 
 
 def sse(one: dict[str, Any]) -> str:
@@ -60,7 +63,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.client.connection.FIRST_PAUSE_S", 0.001)
 
 
-async def seen(found: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+async def seen(found: AsyncIterator[T], count: int) -> list[T]:
     taken = []
     async for one in found:
         taken.append(one)
@@ -83,7 +86,7 @@ async def test_after_a_break_it_goes_on_behind_the_last_event() -> None:
     )
     async with server.client() as client:
         found = await seen(client.session("s").follow(), 4)
-    assert [one["seq"] for one in found] == [1, 2, 3, 4]
+    assert [one.seq for one in found if isinstance(one, Event)] == [1, 2, 3, 4]
     assert server.asked == ["0", "1", "1", "1", "2"]
 
 
@@ -100,7 +103,7 @@ async def test_the_feed_goes_by_position_and_begins_now() -> None:
     )
     async with server.client() as client:
         found = await seen(client.stream(), 3)
-    assert [one["pos"] for one in found] == [10, 20, 50]
+    assert [one.pos for one in found] == [10, 20, 50]
     assert server.asked == [None, "7", "10", "42"]
 
 
@@ -108,16 +111,16 @@ async def test_the_feed_can_be_narrowed() -> None:
     server = Server([Cut(sse(event(1)) + sse(event(2, "assistant")))])
     async with server.client() as client:
         (one,) = await seen(client.stream(after=0, session="s", types={"assistant"}), 1)
-    assert one["type"] == "assistant"
+    assert one.type == "assistant"
 
 
 async def test_deltas_are_passed_on_and_move_no_cursor() -> None:
-    delta = 'event: delta\ndata: {"kind": "text", "text": "Hel"}\n\n'
+    delta = 'event: delta\ndata: {"sessionID": "s", "turn": 1, "kind": "text", "text": "Hel"}\n\n'
     server = Server([Cut(sse(event(1)) + delta * 2), Cut(sse(event(2)))])
     async with server.client() as client:
         found = await seen(client.session("s").follow(deltas=True), 4)
-    assert [one["type"] for one in found] == ["user", "delta", "delta", "user"]
-    assert found[1]["data"]["text"] == "Hel"
+    assert [type(one) for one in found] == [Event, Delta, Delta, Event]
+    assert found[1] == Delta("s", 1, "text", "Hel")
     assert server.asked == ["0", "1"]
 
 

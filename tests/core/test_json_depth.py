@@ -1,6 +1,7 @@
 """Depth of JSON, measured without parsing it."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -47,6 +48,16 @@ def test_the_depth_of_json_is_measured_on_its_brackets_outside_of_text(
 ) -> None:
     assert not is_deeper(text, depth)
     assert is_deeper(text.encode(), depth - 1)
+
+
+@pytest.mark.parametrize("end", [b"a" * 25, b'\\"' * 40_000, b'\\"' * 40_000 + b"\\"])
+def test_the_depth_of_text_without_its_end_is_found_in_one_pass(end: bytes) -> None:
+    """S0.8; such a body would hold the event loop of a server for ever"""
+    started = time.process_time()
+    data = b"[]" * 200 + b'"[[' + end
+    assert not is_deeper(data, MAX_DEPTH)
+    assert pruned(data) == data
+    assert time.process_time() - started < 1
 
 
 def test_a_value_may_be_as_deep_as_the_limit_and_no_deeper() -> None:

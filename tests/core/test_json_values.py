@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core.json_values import schema_problems
+from perdure.core.json_values import schema_defect, schema_problems
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -83,3 +83,14 @@ def test_true_is_not_one() -> None:
 def test_false_lets_nothing_pass_and_true_everything() -> None:
     assert schema_problems(1, False) == [("", "is not allowed")]
     assert schema_problems(1, True) == []
+
+
+def test_a_check_ends_whose_references_branch_without_end() -> None:
+    """G9: 2 ** 64 steps otherwise"""
+    part = {"$ref": "#/$defs/x"}
+    schema = {"properties": {"n": part}, "$defs": {"x": {"allOf": [part, part]}}}
+    assert schema_problems({"n": 1}, schema) == []
+
+
+def test_a_schema_that_requires_something_else_than_names_is_a_defect() -> None:
+    assert schema_defect({"required": [["a"]]}) == "required of it must be a list of names"

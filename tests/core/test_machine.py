@@ -35,7 +35,6 @@ from perdure.core.driver.verdicts import (
     Verdict,
     Wait,
 )
-from perdure.core.literals import OnCrash
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
 from perdure.core.pending import settlement as decide
@@ -53,6 +52,7 @@ from perdure.core.pending.record import VERBS, PendingRecord, Verb
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import State, fold
 from perdure.errors import Conflict
+from perdure.views.literals import OnCrash
 
 VERDICTS = [
     *("start", "gate", "gate+defer", "defer", "gate+external", "external"),

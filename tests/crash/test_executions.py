@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -26,6 +25,7 @@ from perdure.runtime.models.scripted import ScriptedModel
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.tools.shell import NAME as TOOL
 from perdure.tasks import TaskLifecycle, TaskRegistry
+from perdure.views.tasks import Execution
 
 pytestmark = pytest.mark.anyio
 __all__ = ["open_folder"]
@@ -83,11 +83,11 @@ async def prepare(url: str, folder: Path) -> None:
         await TaskLifecycle(rt).attach_agent("a", "agent")
 
 
-async def executions(rt: Runtime) -> list[dict[str, Any]]:
+async def executions(rt: Runtime) -> list[Execution]:
     """Return the executions of the task, oldest first, with their output."""
     verbs = TaskVerbs(service_of(rt).tasks, None).executions
-    listed = (await verbs.list("a"))["executions"]
-    return [await verbs.get("a", item["executionId"]) for item in reversed(listed)]
+    listed = (await verbs.list("a")).executions
+    return [await verbs.get("a", item.execution_id) for item in reversed(listed)]
 
 
 async def wait_until(condition: Callable[[], bool], within_s: float = 30) -> None:
@@ -122,14 +122,20 @@ async def test_a_killed_runtime_leaves_no_process_and_an_interrupted_command(
     process.send_signal(signal.SIGKILL)
     await wait_until(lambda: not has_process(marker), 2)
     async with opened(url, open_folder) as rt:
+        task = TaskVerbs(service_of(rt).tasks, None)
         with anyio.fail_after(30):
+            while not (findings := (await task.get("a")).findings):
+                await anyio.lowlevel.checkpoint()  # until its process counts as dead
+            assert [(item.code, item.subject) for item in findings] == [("NO_WORKER", "a")]
+            assert "has stopped" in findings[0].text
             worker = TaskLifecycle(rt)
-            while (await executions(rt))[0]["status"] == "running":
+            while (await executions(rt))[0].status == "running":
                 await rt.work(once=True)
         (execution,) = await executions(rt)
-        assert (execution["reason"], execution["exitCode"]) == ("interrupted", None)
-        assert execution["stdout"] == "so far\n"
-        assert execution["success"] is False
+        assert (execution.reason, execution.exit_code) == ("interrupted", None)
+        assert execution.stdout == "so far\n"
+        assert execution.success is False
+        assert (await task.get("a")).findings == ()
         assert (await worker.execute("a", "cat ran")).stdout == "ran\n"
 
 
@@ -145,7 +151,7 @@ async def test_a_command_runs_at_most_once_wherever_its_process_was_killed(
     async with opened(url, open_folder) as rt:
         result = await TaskLifecycle(rt).execute("a", "cat ran 2>/dev/null | wc -l")
         assert result.stdout == f"{runs}\n"
-        assert [item["reason"] for item in await executions(rt)] == [reason, "exited"]
+        assert [item.reason for item in await executions(rt)] == [reason, "exited"]
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -202,7 +208,7 @@ async def test_without_a_sandbox_a_worker_kills_what_a_dead_process_left(
     process.wait()
     async with opened(url, open_folder, "none") as rt:
         assert (await TaskLifecycle(rt).execute("a", "true")).success
-        assert [item["reason"] for item in await executions(rt)] == ["interrupted", "exited"]
+        assert [item.reason for item in await executions(rt)] == ["interrupted", "exited"]
     assert not has_process(marker)
 
 

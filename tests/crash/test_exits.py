@@ -55,10 +55,10 @@ async def test_a_tool_that_exits_ends_neither_the_server_nor_other_sessions(
     with Server(tmp_path, "--app", "app:rt") as server:
         async with server.client(None) as client:
             bad = client.session("bad", agent="exits")
-            assert (await bad.run("Go"))["output"] == "Done."
-            assert (await client.session("s", agent="good").run("Go"))["output"] == "Hello."
+            assert (await bad.run("Go")).output == "Done."
+            assert (await client.session("s", agent="good").run("Go")).output == "Hello."
             events = await bad.events()
-        results = [e["data"]["result"] for e in events if e["type"] == "tool_result"]
+        results = [e.data["result"] for e in events if e.type == "tool_result"]
         assert sorted(results) == ["SystemExit: 2", "SystemExit: 3"]
         assert server.stop() == 0
 

@@ -19,6 +19,7 @@ from tests.crash.harness import (
     successor,
 )
 from tests.crash.program import answer
+from tests.support.findings import code_of, problem_of
 
 from perdure import Conflict
 from perdure.testing import ManualClock
@@ -36,8 +37,7 @@ async def test_the_record_of_a_call_is_there_before_anything_begins_outside(
         assert (found.tool, found.kind, found.status) == ("deploy", "tool", "waiting")
         (call,) = (await session.run()).pending
         assert call.id == found.id
-        assert call.problem is not None
-        assert call.problem.code == "START_INTERRUPTED"
+        assert code_of(call) == "START_INTERRUPTED"
         await rt.submit_result(call.id, "it came all the same")
         assert (await session.run()).output == "all done"
     assert (place.effects(), place.asked()) == ([], [0, 1])
@@ -80,7 +80,7 @@ async def settled_whole(place: Place) -> bool:
         (settled,) = [call.status == "completed" for call in calls]
         results = [e for e in await session.events() if e.type == "tool_result"]
         result = await session.get()
-        is_due = result.problem is not None and result.problem.code == "NO_WORKER"
+        is_due = code_of(result) == "NO_WORKER"
         assert (len(results), is_due) == (int(settled), settled)
         return settled
 
@@ -156,7 +156,7 @@ async def test_a_call_that_was_processing_in_a_dead_process_waits_again(
     async with successor(place, "build") as (rt, session):
         assert [call.status async for call in rt.pending()] == ["processing"]
         (call,) = (await session.run()).pending
-        assert (call.status, call.problem and call.problem.code) == ("waiting", "START_INTERRUPTED")
+        assert (call.status, code_of(call)) == ("waiting", "START_INTERRUPTED")
 
 
 async def test_a_call_that_is_processing_in_a_living_process_is_left_alone(
@@ -174,7 +174,7 @@ async def test_a_call_that_is_processing_in_a_living_process_is_left_alone(
         child.tell({})
         assert (await to_thread.run_sync(child.says))["state"] == "waiting"
         (call,) = (await session.run()).pending
-        assert (call.external_ref, call.problem) == ("begin_and_hold was done", None)
+        assert (call.external_ref, problem_of(call)) == ("begin_and_hold was done", None)
     assert len(place.effects()) == 1
 
 
@@ -219,7 +219,10 @@ async def test_a_deferred_call_cut_off_is_begun_again_where_that_is_allowed(
     async with successor(place, "deploy_retry") as (rt, session):
         before = [call async for call in rt.pending()]
         result = await session.run()
-        assert ([c.id for c in result.pending], result.problem) == ([c.id for c in before], None)
+        assert ([c.id for c in result.pending], problem_of(result)) == (
+            [c.id for c in before],
+            None,
+        )
         assert [line["attempt"] for line in place.effects()] == [1, 2][when == "before" :]
         assert {line["effect"] for line in place.effects()} == {before[0].effect_id}
 
@@ -249,10 +252,10 @@ async def test_a_deferred_call_cut_off_is_never_silently_waiting(
     forker.kill(place.folder, "begin", "deploy", at="tool:deploy:call_1_1:after")
     async with successor(place, "deploy") as (rt, session):
         result = await session.run()
-        problems = [result.problem, result.pending[0].problem]
-        problems += [one.problem async for one in rt.sessions()]
-        problems += [one.problem async for one in rt.pending()]
-        assert [p and p.code for p in problems] == ["START_INTERRUPTED"] * 4
+        problems = [code_of(result), code_of(result.pending[0])]
+        problems += [code_of(one) async for one in rt.sessions()]
+        problems += [code_of(one) async for one in rt.pending()]
+        assert problems == ["START_INTERRUPTED"] * 4
         assert any("START_INTERRUPTED" in line for line in (await rt.recover()).lines())
         assert (result.state, len(place.effects())) == ("waiting", 1)
 
@@ -271,7 +274,11 @@ async def test_an_external_call_is_never_interrupted(places: MakePlace, forker: 
             before = [call.id async for call in rt.pending()]
             seen.add(len(before))
             (call,) = (await session.run("Refund order 1", key="start")).pending
-            assert (call.tool, call.problem, before) == ("upload", None, [call.id][: len(before)])
+            assert (call.tool, problem_of(call), before) == (
+                "upload",
+                None,
+                [call.id][: len(before)],
+            )
             await rt.submit_result(call.id, "here")
             assert (await session.run()).output == "all done"
             assert "progress" not in [event.type for event in await session.events()]
@@ -310,7 +317,7 @@ async def test_after_a_kill_a_task_either_works_or_waits_with_all_its_state(
                 continue  # killed before its first commit
             result = await session.get()
             entries = [c async for c in rt.pending()]
-            assert list(result.pending) == entries
+            assert [call.id for call in result.pending] == [call.id for call in entries]
             assert len(entries) == (result.state == "waiting")
             for call in entries:
                 assert (call.tool, call.kind, call.status) == ("refund", "approval", "waiting")

@@ -90,6 +90,8 @@ class Databases:
         if case.scene not in self.templates:
             url = self.server.new_database()
             self.templates[case.scene] = (url, asyncio.run(create(case.scene, url)))
+            name = url.rsplit("/", 1)[1]  # the lease of a killed process has expired
+            self.server.psql("UPDATE perdure.holder SET until = 1", name)
         url, template = self.templates[case.scene]
         name = f"damaged_{next(self.numbers)}"
         self.server.psql(f"CREATE DATABASE {name} TEMPLATE {url.rsplit('/', 1)[1]}")
@@ -139,7 +141,7 @@ def is_harmless(case: Case) -> bool:
     a result, only that record shows it: without it the call counts as interrupted.
     """
     scene, name = case.scene.name, case.damage.name
-    is_over = scene == "completed" and "open call deleted" in name
+    is_over = scene in ("completed", "decided", "cancelled") and "open call deleted" in name
     is_untraced = scene == "ran" and name in ("result lost", "last event lost")
     return case.damage.way_out == "none" or is_over or is_untraced
 

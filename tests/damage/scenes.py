@@ -1,4 +1,4 @@
-"""Sessions that are damaged: five states of one, and an oracle outside that counts what happened.
+"""Sessions that are damaged: the states of one, and an oracle outside that counts what happened.
 
 The model is an informed one: if it reads that records were lost or that a call was interrupted, it
 stops instead of requesting the call again. So every effect that happens twice is perdure's fault.
@@ -14,10 +14,12 @@ import msgspec
 
 from perdure import Agent, Context, PendingCall, Runtime, tool
 from perdure.core.conversation.messages import Answer, RequestedCall, ToolMessage
-from perdure.runtime.models.base import Delta, Request
+from perdure.runtime.models.base import Request
 from perdure.testing import crash_after
 from perdure.testing.crash import Crashed
+from perdure.views.events import Delta
 
+VOTES = {"refund": 1, "payout": 2}  # approvals that a gated tool needs
 WORD = re.compile(r"bg_\w+")
 Call = tuple[str, dict[str, Any]]
 
@@ -74,17 +76,23 @@ def agents(ledger: Ledger) -> list[Agent[Any]]:
         """Pay money back."""
         return record(ctx)
 
+    @tool(requires_approval=True, min_approvals=2)
+    def payout(cents: int, ctx: Context) -> str:
+        """Pay a large amount."""
+        return record(ctx)
+
     @tool(deferred=True)
     def ship(cents: int, ctx: Context, call: PendingCall) -> str:
         """Have something shipped."""
         record(ctx)
         return "job-1"
 
-    tools: Any = [pay, refund, ship]
+    tools: Any = [pay, refund, payout, ship]
     helper = Agent("helper", model=InformedModel(PAY, REFUND), tools=tools)
     delegate = ("background_task", {"agent": "helper", "prompt": "Help"})
     scripts = {
         "clerk": (PAY, REFUND),
+        "board": (PAY, ("payout", {"cents": 5})),
         "shipper": (PAY, ("ship", {"cents": 3})),
         "lead": (PAY, delegate, ("background_output", {})),
     }
@@ -115,6 +123,7 @@ class Scene:
     create: Callable[[Runtime], Awaitable[object]]
     commits: int | None = None  # after which the process is killed
     is_child: bool = False  # the session of the background agent is damaged
+    approved: str | None = None  # the tool that somebody has approved
 
     def __str__(self) -> str:
         return self.name
@@ -125,11 +134,20 @@ async def _wait(rt: Runtime, agent: str) -> None:
     assert result.state == "waiting", result
 
 
-async def _complete(rt: Runtime) -> None:
-    await _wait(rt, "clerk")
+async def _approve(rt: Runtime, agent: str) -> None:
+    await _wait(rt, agent)
     async for call in rt.pending(session="v"):
         await rt.approve(call.id, by="ana")
+
+
+async def _complete(rt: Runtime) -> None:
+    await _approve(rt, "clerk")
     assert (await rt.session("v").run()).state == "completed"
+
+
+async def _cancel(rt: Runtime) -> None:
+    await _wait(rt, "clerk")
+    await rt.session("v").cancel()
 
 
 SCENES = (
@@ -138,7 +156,10 @@ SCENES = (
     Scene("deferred", "shipper", lambda rt: _wait(rt, "shipper")),
     Scene("parent", "lead", lambda rt: _wait(rt, "lead")),
     Scene("child", "lead", lambda rt: _wait(rt, "lead"), is_child=True),
-    Scene("completed", "clerk", _complete),
+    Scene("completed", "clerk", _complete, approved="refund"),
+    Scene("decided", "clerk", lambda rt: _approve(rt, "clerk"), approved="refund"),
+    Scene("voted", "board", lambda rt: _approve(rt, "board"), approved="payout"),
+    Scene("cancelled", "clerk", _cancel),
 )
 
 
@@ -166,8 +187,8 @@ async def create(scene: Scene, url: str) -> Template:
     else:
         async with Runtime(url, agents=agents(ledger)) as rt:
             await scene.create(rt)
-    if scene.name == "completed":
-        ledger.approvals["v", "refund"] += 1
+    if scene.approved:
+        ledger.approvals["v", scene.approved] += 1
     session = "v"
     if scene.is_child:
         async with Runtime(url, agents=agents(ledger)) as rt:
@@ -212,8 +233,9 @@ async def _settle_call(rt: Runtime, call: PendingCall, ledger: Ledger) -> None:
     elif call.reason == "interrupted" and ledger.effects[key]:
         await rt.deny(call.id, by="ana", reason="it ran")
     else:
-        ledger.approvals[key] += 1
-        await rt.approve(call.id, by="ana")
+        for name in ("bob", "eve")[: call.missing_approvals]:
+            ledger.approvals[key] += 1
+            await rt.approve(call.id, by=name)
 
 
 def judge(ledger: Ledger) -> list[str]:
@@ -222,6 +244,6 @@ def judge(ledger: Ledger) -> list[str]:
     undecided = [
         f"{key} ran without a decision"
         for key, n in ledger.effects.items()
-        if key[1] == "refund" and n > ledger.approvals[key]
+        if n * VOTES.get(key[1], 0) > ledger.approvals[key]
     ]
     return twice + undecided

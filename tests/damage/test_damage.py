@@ -5,23 +5,25 @@ a decision, no session is stuck, and no damage is silent. `make test` runs a par
 `make soak` all of it.
 """
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.damage.cases import WAYS, Case, Databases, SqliteFiles, Way, cases, run, run_cases
 from tests.damage.exports import EXPORT_DAMAGES, run_exports
-from tests.damage.scenes import SCENES, Ledger, Scene, judge
-from tests.support.damage import POSTGRES_DAMAGES, SQLITE_DAMAGES
+from tests.damage.scenes import SCENES, Ledger, Scene, judge, settle
+from tests.support.damage import POSTGRES_DAMAGES, SQLITE_DAMAGES, Damage
 
-EVERY_SQLITE = 3  # in make test: one in so many, in the order of the table
-EVERY_POSTGRES = 6
+EVERY_SQLITE = 5  # in make test: one in so many, in the order of the table
+EVERY_POSTGRES = 27  # as many as there are scenes and ways: each kind once
 
 ALL = pytest.mark.parametrize("scene, way", [(scene, way) for scene in SCENES for way in WAYS])
 
 
 def part(chosen: list[Case], every: int, scene: Scene, way: Way) -> list[Case]:
     """Return another part of the cases for each scene and way, so that all kinds occur."""
-    return chosen[(SCENES.index(scene) + WAYS.index(way)) % every :: every]
+    return chosen[(SCENES.index(scene) * len(WAYS) + WAYS.index(way)) % every :: every]
 
 
 @ALL
@@ -99,3 +101,45 @@ def test_an_export_of_all_sessions_has_each_background_agent_once(
         file.write_text(exported)
         new = f"sqlite:///{tmp_path / f'{len(words)}.db'}"
         assert run("sessions", "import", str(file), "--store", new).exit_code == 0
+
+
+def test_a_background_agent_that_ends_beside_a_damaged_parent_continues_after_the_fix(
+    files: SqliteFiles,
+) -> None:
+    """G9: its own records are sound, so it is tried again; `sessions resume` does it at once"""
+    scene = next(scene for scene in SCENES if scene.is_child)
+    damage = next(kind for kind in SQLITE_DAMAGES if kind.name == "stream lost")
+    _, template = files.template(scene)
+    child, ledger = template.session, template.ledger.copy()
+    copied = files.copy(Case(replace(scene, is_child=False), damage, "fix"))
+    assert copied
+    url, _ = copied
+    asyncio.run(settle(url, ledger))
+    run("doctor", "v", "--fix", "--yes", "--store", url)
+    assert "NOT_DUE" not in run("doctor", "--store", url).output
+    run("sessions", "resume", child, "--store", url)
+    assert asyncio.run(settle(url, ledger)) == []
+
+
+def test_a_background_agent_that_is_not_listed_is_reported_and_does_not_make_its_driver_spin(
+    files: SqliteFiles,
+) -> None:
+    """G9: a driver would try its commit again and again, without a pause"""
+    scene = next(scene for scene in SCENES if scene.is_child)
+    _, template = files.template(scene)
+    ledger = template.ledger.copy()
+    lost = Damage("", "entries", frozenset(), ("DELETE FROM entry WHERE kind = 'child:status'",))
+    copied = files.copy(Case(scene, lost, "fix"))
+    assert copied
+    url, _ = copied
+
+    async def settle_in_time() -> list[str]:
+        async with asyncio.timeout(60):
+            return await settle(url, ledger)
+
+    asyncio.run(settle_in_time())
+    assert "ENTRY_MISSING" in run("doctor", "--store", url).output
+    run("doctor", "--fix", "--yes", "--store", url)
+    assert run("doctor", "--store", url).exit_code != 7
+    run("sessions", "resume", template.session, "--store", url)
+    assert asyncio.run(settle_in_time()) == []

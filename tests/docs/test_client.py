@@ -16,6 +16,7 @@ from tests.support.server_project import OPS, make_project
 
 from perdure.client import Client
 from perdure.core.webhooks import signatures as webhooks
+from perdure.views.sessions import Result
 
 PAGE = (ROOT / "docs" / "client.md").read_text()
 SECRET = "hush-hush-4242"  # noqa: S105 - nobody's
@@ -36,11 +37,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def waiting(server: Server, session: str) -> dict[str, dict[str, Any]]:
     """The calls that a new session waits for, by tool."""
 
-    async def begin(client: Client) -> dict[str, Any]:
+    async def begin(client: Client) -> Result:
         return await client.session(session, agent="shop").run("Go")
 
-    session_json = server.client(OPS).run_sync(begin)
-    return {call["tool"]: call for call in session_json["pending"]}
+    parked = server.client(OPS).run_sync(begin)
+    return {call.tool: call.to_json() for call in parked.pending}
 
 
 def shell(server: Server, script: str, **environ: str) -> str:

@@ -18,7 +18,8 @@ from tests.support.server import Server, run, shop_server
 
 from perdure.config.load import parse
 from perdure.core.roles import ROLES
-from perdure.serve.http.app import ROUTERS
+from perdure.serve.http.app import ROUTES
+from perdure.serve.http.openapi import ANYWHERE, route_errors
 
 PAGE = (ROOT / "docs" / "http.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
@@ -101,7 +102,11 @@ async def test_the_application_of_the_page_serves(
         assert closed.json()["code"] == "NOT_OPEN"
         async with module.rt:
             opened = await client.get("/agents/agents")
+            ours = await client.post("/agents/pending/p_none/approve", json={"by": "ops"})
+            own = await client.post("/orders/p_none/approve")
     assert [one["name"] for one in opened.json()["agents"]] == ["support"]
+    assert (own.status_code, own.json()) == (ours.status_code, ours.json())
+    assert own.json()["code"] == "PENDING_NOT_FOUND"
 
 
 def test_the_configurations_of_the_pages_are_right(tmp_path: Path) -> None:
@@ -116,12 +121,7 @@ def test_the_configurations_of_the_pages_are_right(tmp_path: Path) -> None:
 def test_every_role_is_on_the_page_and_every_status_too() -> None:
     assert re.findall(r"^\| ([a-z]+) \|", SECURITY, re.MULTILINE)[1:] == list(ROLES)
     told = set(re.findall(r"^\| (\d{3}) \|", PAGE, re.MULTILINE))
-    documented = {
-        str(status)
-        for router in ROUTERS
-        for route in router.routes
-        for status in getattr(route, "responses", {})
-    }
+    documented = {str(status) for route in ROUTES for status in (*route_errors(route), *ANYWHERE)}
     refusals = {status for status in documented if status.startswith(("4", "5"))} - {"500"}
     assert told == refusals | {"408"}  # which the connection answers, before any route
 

@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 from tests.support.shop import clerk, paused
 
 from perdure import Runtime, config
-from perdure.core.literals import PendingStatus
+from perdure.views.literals import PendingStatus
 
 PAGE = (ROOT / "docs" / "redis.md").read_text()
 (YAML,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -73,7 +73,7 @@ async def test_the_state_of_a_paused_run_is_read_from_its_log(runtime: MakeRunti
         assert (state.iteration, state.assistant_response) == (2, "I look. I refund.")
         assert snapshot.first_iteration_tool_calls == (hitl.ToolCall("c_look", "look"),)
         used = (await rt.session("s").get()).usage
-        assert 0 < state.total_tokens < used["inputTokens"] + used["outputTokens"]
+        assert 0 < state.total_tokens < used.input_tokens + used.output_tokens
         assert (snapshot.agent_name, snapshot.query) == ("shop", "Refund order 1")
         assert (snapshot.show_thinking, snapshot.final_response_added) == (True, False)
 
@@ -651,9 +651,10 @@ async def test_the_request_says_what_is_asked(in_memory: MakeRuntime) -> None:
         result = await paused(rt, one)
         (record,) = [one async for one in rt._service.calls.list(None)]
         (call,) = result.pending
-        assert hitl.approval_request(record) == hitl.approval_request(call) == call.request
+        assert hitl.approval_request(record) == hitl.approval_request(call)
+        assert hitl.approval_request(call) == call.to_json()["request"]
         (listed,) = await PendingToolCall(rt).list()
-        assert hitl.approval_request(listed) == call.request
+        assert hitl.approval_request(listed) == hitl.approval_request(call)
         wrong_values: list[Any] = [{}, {"request": 5}, None, "p_1", {**listed, "request": None}]
         for wrong in wrong_values:
             with pytest.raises(Refused, match="it is not a pending call"):

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -165,24 +166,36 @@ async def answer(rt: Runtime, me: Member) -> None:
 
 
 def checkpoint(folder: Path, database: str) -> None:
-    """Run WAL checkpoints of every kind again and again, under the writers' lock."""
+    """Run WAL checkpoints of every kind again and again, under the writers' lock.
+
+    A failure ends the process at once: otherwise it would keep the lock, and all others wait.
+    """
     connection = sqlite3.connect(database, timeout=10)
     lock = WriteLock(f"{database}.lock")
     lock.open()
-    done = 0
-    while True:
+    for done in count():
         time.sleep(0.005)
         lock.acquire()
-        connection.execute(f"PRAGMA wal_checkpoint({_CHECKPOINTS[done % 3]})").fetchall()
+        try:
+            connection.execute(f"PRAGMA wal_checkpoint({_CHECKPOINTS[done % 3]})").fetchall()
+        except sqlite3.Error as error:
+            error.add_note(error.sqlite_errorname)
+            leave(error)
         lock.release()
-        done += 1
-        if done % 20 == 0:
-            (folder / "checkpoints").write_text(str(done))
+        if done % 20 == 19:
+            (folder / "checkpoints").write_text(str(done + 1))
+
+
+def leave(error: BaseException) -> None:
+    """Print an error and end this process."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    with suppress(OSError):
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def run(me: Member, seconds: float) -> None:
     """Run one member, from its fork to its end."""
-    status = 1
     try:
         log = os.open(me.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
@@ -192,13 +205,9 @@ def run(me: Member, seconds: float) -> None:
             arguments = [me.folder, database]
             threading.Thread(target=checkpoint, args=arguments, daemon=True).start()
         anyio.run(live_for, me, seconds)
-        status = 0
-    except BaseException:  # noqa: BLE001 - it is this process' own to die of
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with suppress(OSError):
-            sys.stderr.flush()
-        os._exit(status)
+    except BaseException as error:  # noqa: BLE001 - it is this process' own to die of
+        leave(error)
+    os._exit(0)
 
 
 def main() -> None:

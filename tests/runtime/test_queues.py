@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.findings import problem_of
 
 from perdure import Agent, Refused, Runtime, tool
 from perdure.errors import ConfigError
@@ -105,18 +106,22 @@ async def test_a_session_whose_queue_nobody_serves_says_so(
     busy = Agent("busy", model=ScriptedModel(turns), tools=[hold], queue="gpu")
     async with runtime(one, busy) as rt, anyio.create_task_group() as tasks:
         await rt.session("s", agent=one, queue="gpu").send("Go")
-        problem = (await rt.session("s").get()).problem
+        problem = problem_of(await rt.session("s").get())
         assert problem is not None
-        assert (problem.code, problem.hint) == ("NO_WORKER", "perdure worker --queue gpu")
-        assert problem.message == "it is due, and no worker serves its queue gpu"
+        assert (problem.code, problem.missing) == (
+            "NO_WORKER",
+            "a worker for queue gpu with agent helper",
+        )
+        assert problem.steps[0].command == "perdure worker --queue gpu"
+        assert "is due, and no worker serves its queue gpu" in problem.text
         await rt.session("busy", agent=busy).send("Go")
         tasks.start_soon(lambda: rt.work(queues=["gpu"], agents=["busy"]))
         with anyio.fail_after(10):
             await begun.wait()
         clock.advance("6s")  # it would be the worker's here for as long as it may need
-        problem = (await rt.session("s").get()).problem
+        problem = problem_of(await rt.session("s").get())
         assert problem is not None
-        assert problem.message == "it is due, and no worker drives it"
+        assert "is due, and no worker drives it" in problem.text
         tasks.cancel_scope.cancel()
 
 
@@ -156,14 +161,14 @@ async def test_the_hint_for_a_due_session_names_the_agent_if_workers_run(
     """Another worker like those that run would not help."""
     async with in_memory() as rt:
         await rt.session("s", agent="missing").send("Go")
-        problem = (await rt.session("s").get()).problem
+        problem = problem_of(await rt.session("s").get())
         assert problem is not None
-        assert str(problem.hint).startswith("perdure worker, or:")
+        assert [step.command for step in problem.steps] == ["perdure worker"]
         async with in_memory(agent("other")) as other, anyio.create_task_group() as tasks:
             tasks.start_soon(other.work)
             with anyio.fail_after(5):
-                while "do not have agent 'missing'" not in str(problem.hint):
+                while "do not have agent 'missing'" not in problem.text:
                     await anyio.sleep(0.01)
-                    problem = (await rt.session("s").get()).problem
+                    problem = problem_of(await rt.session("s").get())
                     assert problem is not None
             tasks.cancel_scope.cancel()

@@ -56,12 +56,12 @@ async def test_a_command_cannot_close_its_workspace_for_the_next_one(workspace: 
 MEASURE = """
 import asyncio, os, sys
 from pathlib import Path
-from perdure.sandbox.workspace import _used_bytes
+from perdure.sandbox.workspace import used_bytes
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(*3 * [int(sys.argv[2])])
     os.setresuid(*3 * [int(sys.argv[2])])
-print(asyncio.run(_used_bytes(Path(sys.argv[1]))))
+print(asyncio.run(used_bytes(Path(sys.argv[1]))))
 """
 
 

@@ -109,6 +109,7 @@ class Campaign:
         (self._world.folder / "draining").touch()
         began = time.monotonic()
         self._fleet.wake(all_=True)
+        self._fleet.start_missing()
         with anyio.move_on_after(longest_s):
             while not await insist(partial(_is_at_rest, rt)):
                 self._fleet.start_missing()
@@ -150,12 +151,17 @@ class Campaign:
 
 
 async def _is_at_rest(rt: Runtime) -> bool:
-    """Return True if no session waits, runs, or is about to be driven."""
+    """Return True if no session waits, runs, or is about to be driven.
+
+    The lists are read one after the other, so a session that changes meanwhile can be in none of
+    them; then its stream has grown.
+    """
+    before = await session_streams(rt)
     for state in AT_WORK:
         async for _ in rt.sessions(state=state):
             return False
-    streams = await session_streams(rt)
-    return all(stream.due is None and stream.holder is None for stream in streams)
+    is_idle = all(stream.due is None and stream.holder is None for stream in before)
+    return is_idle and before == await session_streams(rt)
 
 
 async def conduct(

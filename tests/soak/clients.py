@@ -142,13 +142,13 @@ class HttpClient:
         task = await self._own_task()
         reply = await self._once("POST", f"/tasks/{task}/checkpoints", {})
         if reply is not None:
-            self._notes.note("acked", "checkpoint", task=task, id=reply["checkpointId"])
+            self._notes.note("acked", "checkpoint", task=task, id=reply["checkpointID"])
 
     async def _own_task(self) -> str:
         if not self._task:
             task = f"task-{self._notes.unique()}"
-            await self._insist("POST", "/tasks", {"name": task, "taskId": task, "kind": "sandbox"})
-            await self._insist("POST", f"/tasks/{task}/attach", {"agentId": self._notes.name})
+            await self._insist("POST", "/tasks", {"name": task, "taskID": task, "kind": "sandbox"})
+            await self._insist("POST", f"/tasks/{task}/attach", {"agentID": self._notes.name})
             self._task = task
         return self._task
 

@@ -72,7 +72,7 @@ def _send(world: World, holder: int, *, is_lost: bool = False) -> World | None:
 
 def _claim(world: World, holder: int) -> World | None:
     tables = world.tables()
-    changes, leases = tables.claim(HOLDERS[holder], "session", 1, "s", world.now)
+    changes, leases = tables.claim(HOLDERS[holder], "session", 1, "s", None, world.now)
     tables.apply_leases(changes)
     if isinstance(leases, Lost) or not leases:
         return None

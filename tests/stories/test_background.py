@@ -658,7 +658,7 @@ async def test_a_session_lists_its_background_agents(runtime: MakeRuntime) -> No
         task = await only_task(rt)
         assert result.to_json()["children"] == [
             {
-                "task_id": task.id,
+                "taskID": task.id,
                 "sessionID": task.session_id,
                 "agent": "researcher",
                 "description": "A",

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from tests.support.findings import problem_of
 from tests.support.runtimes import MakeRuntime
 
 from perdure import Agent, Conflict, NotFound, Runtime, tool
@@ -351,7 +352,7 @@ async def test_run_returns_if_the_agent_of_a_child_is_not_known_here(
         assert result.output == "Asked."
         (task,) = [t async for t in rt.tasks()]
         assert (await task.record()).status == "running"
-        problem = (await task.get()).problem
+        problem = problem_of(await task.get())
         assert problem is not None
         assert problem.code in ("AGENT_UNKNOWN", "NO_WORKER")
     child = researcher()
@@ -545,11 +546,11 @@ async def test_the_usage_of_a_tree_grows_with_a_follow_up(runtime: MakeRuntime) 
         await session.run("Start")
         task = await rt.spawn("researcher", "Tides?", parent="s")
         await session.run()
-        counts = [(await session.get()).tree_usage["requests"] for _ in range(3)]
+        counts = [(await session.get()).tree_usage.requests for _ in range(3)]
         assert counts == [3, 3, 3]
         await task.resume("More.")
         await session.run()
-        assert (await session.get()).tree_usage["requests"] == 5
+        assert (await session.get()).tree_usage.requests == 5
 
 
 async def test_the_end_of_a_child_keeps_what_another_process_wrote_of_its_task(

@@ -10,6 +10,7 @@ from perdure import Agent, Runtime, tool
 from perdure.app import service_of
 from perdure.background import BackgroundManager
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -99,13 +100,14 @@ async def test_programs_and_lists_of_tasks_say_whom_a_task_waits_for(runtime: Ma
         check_answer(await manager.background_output(task_id, block=True, timeout=1))
         (listed,) = (await manager.background_list())["tasks"]
         check(listed)
-        verbs = AnyTaskVerbs(service_of(rt), None)
-        rows = {row["id"]: row for row in (await verbs.list({}))["tasks"]}
+        verbs = AnyTaskVerbs(service_of(rt), Caller())
+        rows = {row.id: row.to_json() for row in (await verbs.list({})).tasks}
         check(rows.pop(task_id))
         (leaf,) = rows.values()
         assert [row["tool"] for row in leaf["waitingFor"]] == ["refund"]
-        check((await verbs.get(task_id))["task"])
-        check_answer(await verbs.output(task_id))
+        check((await verbs.get(task_id)).to_json())
+        outcome = await verbs.output(task_id)
+        check_answer({**outcome.task.to_json(), "message": outcome.message})
 
 
 async def test_a_vote_and_a_decision_change_what_a_task_waits_for(runtime: MakeRuntime) -> None:

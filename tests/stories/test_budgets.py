@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.findings import problem_of
 from tests.support.runtimes import MakeRuntime
 
 from perdure import Agent, Conflict, Refused, Runtime, tool
@@ -59,14 +60,14 @@ async def test_a_run_at_a_limit_waits_with_a_question_and_a_new_limit_continues_
     async with runtime(one) as rt:
         waiting = await rt.session("s", agent=one).run("Go")
         (question,) = waiting.pending
-        assert (waiting.state, waiting.usage["requests"]) == ("waiting", 2)
+        assert (waiting.state, waiting.usage.requests) == ("waiting", 2)
         assert (question.kind, question.reason, question.call_id) == ("question", "budget", "")
         assert "turns 2" in (question.prompt or "")
         shown = (await rt.session("s").get()).to_json()["pending"][0]
         assert shown["budget"]["spent"]["turns"] == 2
         await rt.respond(question.id, {"turns": 4}, by="ana")
         again = await rt.session("s").run()
-        assert (again.state, again.usage["requests"]) == ("waiting", 4)
+        assert (again.state, again.usage.requests) == ("waiting", 4)
         assert again.task_id == waiting.task_id
         await rt.respond(again.pending[0].id, {"turns": 100}, by="ana")
         done = await rt.session("s").run()
@@ -88,7 +89,7 @@ async def test_denying_the_question_fails_the_run(runtime: MakeRuntime) -> None:
             {"limit": "turns", "value": 2, "taskID": failed.task_id}
         ]
         # A run that a caller starts has a budget of its own.
-        assert (await rt.session("s").run("Again")).usage["requests"] == 4
+        assert (await rt.session("s").run("Again")).usage.requests == 4
 
 
 async def test_cancelling_the_question_fails_the_run(runtime: MakeRuntime) -> None:
@@ -162,7 +163,7 @@ async def test_each_limit_stops_a_run(
     prices = {"acme:large": {"input": 1_000_000, "output": 0}}
     async with in_memory(one, prices=prices) as rt:
         waiting = await rt.session("s", agent=one).run("Go")
-        assert waiting.usage["requests"] == 1
+        assert waiting.usage.requests == 1
         assert waiting.pending[0].prompt is not None
         assert name in waiting.pending[0].prompt
 
@@ -191,7 +192,7 @@ async def test_seconds_count_running_time_and_waiting_is_free(
         clock.advance("3h")
         await rt.respond(asked.id, "this", by="ana")
         waiting = await rt.session("s").run()
-        assert waiting.usage["requests"] == 4
+        assert waiting.usage.requests == 4
         (question,) = waiting.pending
         spent = waiting.to_json()["pending"][0]["budget"]["spent"]
         assert 12 <= spent["seconds"] < 13
@@ -214,7 +215,7 @@ async def test_a_session_that_waits_can_be_moved_to_another_store(in_memory: Mak
             await there.respond(question.id, {"turns": 2}, by="ana")
         await there.respond(question.id, {"turns": 4}, by="ana")
         again = await there.session("s").run()
-        assert (again.state, again.usage["requests"]) == ("waiting", 4)
+        assert (again.state, again.usage.requests) == ("waiting", 4)
 
 
 async def test_max_turns_still_fails_the_run(in_memory: MakeRuntime) -> None:
@@ -268,7 +269,7 @@ async def test_ten_children_at_once_exceed_the_budget_by_at_most_one_turn_each(
         asking = {call.session_id for call in waiting.pending}
         for child in set(children) - asking:  # one may have ended just before the limit
             rest = await rt.session(child).get()
-            assert rest.state == "completed", (rest.state, rest.pending, rest.problem)
+            assert rest.state == "completed", (rest.state, rest.pending, problem_of(rest))
         async with anyio.create_task_group() as group:  # several answers at once
             for call in waiting.pending[:3]:
                 group.start_soon(answer, rt, call.id, {"turns": 200})
@@ -399,12 +400,11 @@ async def test_the_usage_of_a_tree_is_summed_through_all_its_levels(runtime: Mak
         (child,) = [t.session_id async for t in rt.tasks(parent="s")]
         (grandchild,) = [t.session_id async for t in rt.tasks(parent=child)]
         results = [await rt.session(name).get() for name in ("s", child, grandchild)]
-        own = [result.usage["requests"] for result in results]
-        assert [r.tree_usage["requests"] for r in results] == [sum(own), sum(own[1:]), own[2]]
-        assert results[0].to_json()["treeUsage"] == dict(results[0].tree_usage)
-        assert "treeUsage" not in results[2].to_json()
+        own = [result.usage.requests for result in results]
+        assert [r.tree_usage.requests for r in results] == [sum(own), sum(own[1:]), own[2]]
+        assert results[0].to_json()["treeUsage"] == results[0].tree_usage.to_json()
         await rt.session(grandchild).delete()
-        assert (await rt.session("s").get()).tree_usage["requests"] == sum(own[:2])
+        assert (await rt.session("s").get()).tree_usage.requests == sum(own[:2])
 
 
 async def test_a_snapshot_of_a_parent_reads_no_more_with_many_finished_children(
@@ -421,7 +421,7 @@ async def test_a_snapshot_of_a_parent_reads_no_more_with_many_finished_children(
         without = len(reads)
         reads.clear()
         result = await rt.session("s").get()
-        assert result.tree_usage["requests"] == result.usage["requests"] + 200
+        assert result.tree_usage.requests == result.usage.requests + 200
         assert len(reads) <= 3 * without
         assert [name for name in reads if name != "read"] == ["get", "find"]  # "read": its own log
 

@@ -97,7 +97,7 @@ async def test_a_long_session_goes_on_from_a_summary(runtime: MakeRuntime) -> No
     assert sum(isinstance(message, AssistantMessage) for message in last) < 6
     results = [e for e in events if e.type == "tool_result"]
     assert len(results) == 6
-    assert result.usage["requests"] == 7 + len(cuts)
+    assert result.usage.requests == 7 + len(cuts)
 
 
 async def test_every_request_is_one_that_providers_take(runtime: MakeRuntime) -> None:
@@ -430,8 +430,8 @@ async def test_the_model_that_stands_in_has_its_own_window_and_price(
     assert result.output == "I have read it."
     assert {(cut["provider"], cut["model"]) for cut in cuts} == {("openai", "gpt-4")}
     assert all(0.8 * 8_192 <= cut["tokens"] < 200_000 * 0.8 for cut in cuts)
-    requests = result.usage["requests"]
-    assert result.usage["cost"] == pytest.approx(requests * 7_000 * 30 / 1e6)
+    requests = result.usage.requests
+    assert result.usage.cost == pytest.approx(requests * 7_000 * 30 / 1e6)
 
 
 GPT: dict[str, Any] = {"provider": "openai", "model": "gpt-4"}

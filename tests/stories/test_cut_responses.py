@@ -144,7 +144,7 @@ async def test_an_answer_that_thought_too_long_to_say_anything_is_an_error(
         "MODEL_CUT",
         True,
     )
-    assert result.usage["requests"] == 1
+    assert result.usage.requests == 1
 
 
 async def test_the_end_of_the_window_is_told_apart() -> None:

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.executions import open_folder, task_options
 from tests.support.http_client import MakeClient, client_of
 from tests.support.http_shop import TOKENS
 
 from perdure import Agent, Runtime, asgi, tool
 from perdure.errors import Corrupt
 from perdure.store.sqlite.open import PAGE_BYTES
+from perdure.tasks import TaskLifecycle
 from perdure.testing import ScriptedModel
 
-__all__ = ["client_of"]
+__all__ = ["client_of", "open_folder"]
 
 
 @tool(requires_approval=True)
@@ -53,9 +55,8 @@ async def test_a_session_whose_entry_is_damaged_is_listed_as_damaged(
     async with Runtime(f"sqlite:///{path}", agents=[one]) as rt:
         results = {result.session_id: result async for result in rt.sessions()}
         assert [results[name].state for name in sorted(results)] == ["waiting", "failed", "failed"]
-        for problem in (results["s1"].problem, results["s2"].problem):
-            assert problem is not None
-            assert problem.code == "STORE_CORRUPT"
+        codes = {result.findings[0].code for result in (results["s1"], results["s2"])}
+        assert codes == {"STORE_CORRUPT"}
         assert {call.session_id async for call in rt.pending()} == {"s0", "s1"}
         client = client_of(asgi(rt, auth=TOKENS))
         listed = (await client.get("/sessions")).json()["sessions"]
@@ -83,6 +84,31 @@ async def test_a_message_to_a_session_whose_entry_is_lost_is_refused(
         client = client_of(asgi(rt, auth=TOKENS))
         response = await client.post("/sessions", json={"agent": "clerk", "sessionID": "s1"})
         assert (response.status_code, response.json()["code"]) == (503, "STORE_CORRUPT")
+
+
+async def test_a_task_whose_command_cannot_be_read_has_a_finding_and_others_have_none(
+    tmp_path: Path, open_folder: Path, client_of: MakeClient
+) -> None:
+    path = tmp_path / "perdure.db"
+    async with Runtime(f"sqlite:///{path}", tasks=task_options(open_folder)) as rt:
+        for name in ("whole", "damaged"):
+            tasks = TaskLifecycle(rt)
+            await tasks.create_task({"name": name, "id": name})
+            await tasks.attach_agent(name, "clerk")
+            assert (await tasks.execute(name, "true")).success
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        of_task = "kind = 'task:slot' AND key LIKE '%damaged%'"
+        raw.execute(f"UPDATE entry SET data = x'7b', crc = NULL WHERE {of_task}")  # noqa: S608
+    async with Runtime(f"sqlite:///{path}", tasks=task_options(open_folder)) as rt:
+        client = client_of(asgi(rt, auth=TOKENS))
+        assert (await client.get("/tasks/whole")).json()["findings"] == []
+        (finding,) = (await client.get("/tasks/damaged")).json()["findings"]
+        assert (finding["code"], finding["severity"]) == ("TASK_DAMAGED", "error")
+        assert (finding["subject"], finding["steps"]) == ("damaged", [])
+        page = await client.get("/tasks/damaged", headers={"Accept": "text/html"})
+        assert "Restore a backup of the store." in page.text
+        rows = (await client.get("/tasks")).json()["tasks"]
+        assert {row["id"]: row["findings"] for row in rows} == {"whole": [], "damaged": []}
 
 
 async def test_sessions_beside_a_damaged_page_are_listed(tmp_path: Path) -> None:

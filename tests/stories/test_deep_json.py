@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from tests.support.findings import code_of, problem_of
 from tests.support.http_client import Client, MakeClient, client, client_of, rt
 from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.runtimes import MakeRuntime, clock, in_memory, memory
@@ -207,14 +208,14 @@ async def test_a_session_that_cannot_be_read_is_reported_in_every_list(
         response = await client.get("/sessions")
         assert response.status_code == 200
         sessions = {item["sessionID"]: item for item in response.json()["sessions"]}
-        assert sessions["good"]["problem"] is None
-        assert sessions["bad"]["problem"]["code"] == "STORE_CORRUPT"
+        assert problem_of(sessions["good"]) is None
+        assert code_of(sessions["bad"]) == "STORE_CORRUPT"
         assert (await client.get("/pending")).json()["count"] == 6
         feed = (await client.get("/events")).json()["events"]
         assert {event["sessionID"] for event in feed} == {"good", "bad"}
         for path in ("/sessions/bad", "/sessions/bad/events", "/sessions/bad/messages"):
             assert (await client.get(path)).status_code in (200, 503), path
-        problems = {result.session_id: result.problem async for result in rt.sessions()}
+        problems = {result.session_id: problem_of(result) async for result in rt.sessions()}
         assert problems["bad"] is not None
         assert (await client.delete("/sessions/bad")).status_code < 300
         assert len((await client.get("/sessions")).json()["sessions"]) == 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.findings import problem_of
 
 from perdure import Agent, Conflict, Refused, Runtime, Tool, tool
 from perdure.runtime.tools.tool import EXTERNAL
@@ -46,7 +47,7 @@ async def test_a_call_is_pending_with_the_turn_and_nothing_starts(
     one = agent()
     async with runtime(one) as rt:
         result = await rt.session("s", agent=one).run("Go")
-        assert (result.state, result.problem) == ("waiting", None)
+        assert (result.state, problem_of(result)) == ("waiting", None)
         (call,) = result.pending
         assert (call.kind, call.tool, call.args) == ("tool", "upload", {"name": "orders"})
         assert (call.status, call.prompt, call.external_ref) == ("waiting", None, None)
@@ -253,7 +254,7 @@ async def test_an_imported_session_waits_for_the_result_under_the_same_id(
         (call,) = (await rt.session("s", agent=one).run("Go")).pending
         await other.import_sessions(rt.session("s").export())
         (copy,) = (await other.session("s").run()).pending
-        assert (copy.id, copy.kind, copy.problem) == (call.id, "tool", None)
+        assert (copy.id, copy.kind, problem_of(copy)) == (call.id, "tool", None)
         await other.submit_result(call.id, "a,b")
         assert (await other.session("s").run()).output == "Read."
 
@@ -320,9 +321,9 @@ async def test_a_crash_never_interrupts_a_start(commits: int) -> None:
         await begin()
     async with Runtime(store, agents=[one]) as rt:
         result = await rt.session("s", agent=one).run("Go", key="start")
-        assert result.problem is None
+        assert problem_of(result) is None
         for call in result.pending:
-            assert call.problem is None
+            assert problem_of(call) is None
             await rt.submit_result(call.id, "a,b")
         assert (await rt.session("s").run()).output == "Read."
         assert "progress" not in await types_of(rt)
@@ -356,7 +357,7 @@ async def test_a_result_settles_a_call_whatever_its_tool_has_become(
         (call,) = (await rt.session("s", agent="helper").run("Go")).pending
     async with in_memory(agent(tools=[KINDS[after]] if after in KINDS else [])) as rt:
         waiting = await rt.session("s").run()
-        assert [(c.id, c.problem) for c in waiting.pending] == [(call.id, None)]
+        assert [(c.id, problem_of(c)) for c in waiting.pending] == [(call.id, None)]
         await rt.submit_result(call.id, "a,b")
         assert (await rt.session("s").run()).output == "Read."
         assert (await result_of(rt))["result"] == "a,b"
@@ -399,10 +400,10 @@ async def test_an_interrupted_call_whose_repetition_is_approved_waits_if_its_too
     async with Runtime(store, agents=[agent()]) as rt:
         result = await rt.session("s").run()
         (call,) = result.pending
-        assert (result.state, call.problem, call.effect_id) == ("waiting", None, effect_id)
+        assert (result.state, problem_of(call), call.effect_id) == ("waiting", None, effect_id)
         assert call.id == ids.get("tool", call.id)
     async with Runtime(store, agents=[agent()]) as rt:
-        assert [(c.id, c.problem) for c in (await rt.session("s").run()).pending] == [
+        assert [(c.id, problem_of(c)) for c in (await rt.session("s").run()).pending] == [
             (call.id, None)
         ]
         await rt.submit_result(call.id, "a,b")

@@ -159,12 +159,10 @@ async def test_a_runtime_that_fell_and_is_opened_again_lets_its_calls_finish(
     class Falling(MemoryStore):
         is_falling = True
 
-        async def claim(
-            self, holder: str, kind: str, limit: int, *, only: str | None = None
-        ) -> list[Lease]:
+        async def claim(self, holder: str, kind: str, limit: int, **options: Any) -> list[Lease]:
             if self.is_falling:
                 raise Boom
-            return await super().claim(holder, kind, limit, only=only)
+            return await super().claim(holder, kind, limit, **options)
 
     store = Falling(clock)
 

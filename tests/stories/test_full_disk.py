@@ -18,13 +18,14 @@ from perdure import Agent, Runtime, asgi, tool
 from perdure.core.conversation.messages import Answer
 from perdure.errors import StoreError
 from perdure.runtime.engine import writer
-from perdure.runtime.models.base import Delta, Request
+from perdure.runtime.models.base import Request
 from perdure.runtime.records import write_probe
 from perdure.store.base import Check, Heads, Put, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite.open import python_connect
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing import ScriptedModel
+from perdure.views.events import Delta
 
 __all__ = ["client_of", "small_disk"]
 

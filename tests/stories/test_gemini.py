@@ -77,7 +77,7 @@ async def test_what_gemini_sent_goes_back_with_its_signatures() -> None:
     assert calls == [ARGS]
     deltas = [item for item in items if isinstance(item, Delta)]
     assert {item.kind for item in deltas} == {"text", "thinking", "args"}
-    assert last.usage["requests"] == 3
+    assert last.usage.requests == 3
 
 
 def test_a_session_with_gemini_goes_on_after_a_kill(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.damage import POSTGRES_DAMAGES, SQLITE_DAMAGES, Damage
 from tests.support.damage_shop import SESSIONS, DamageShop
+from tests.support.findings import advice_of
 
 CORRUPT = 7
 PAID = ["pay 1"] * len(SESSIONS)
@@ -96,8 +97,8 @@ def _damage_of(findings: list[dict[str, Any]], session: str) -> list[tuple[str, 
     return sorted(
         (item["code"], item["text"].removeprefix(f"session {session}: "))
         for item in findings
-        if item["level"] == "corrupt"
-        if item["details"].get("sessionID", session) == session
+        if item["severity"] == "error"
+        if item["subject"] in (session, "store")
     )
 
 
@@ -107,7 +108,7 @@ def _check_reported(shop: DamageShop, codes: frozenset[str]) -> None:
     assert (store_exit, session_exit) == (CORRUPT, CORRUPT)
     assert _damage_of(store, "v") == _damage_of(session, "v")
     assert {item["code"] for item in session} >= codes
-    assert all(item["remedy"] for item in store + session)
+    assert all(advice_of(item) for item in store + session)
 
 
 def _check_fixed(shop: DamageShop, damage: Damage) -> None:
@@ -172,9 +173,9 @@ def test_a_damaged_file_is_reported_and_replaced_by_a_backup_or_by_what_can_be_r
     shop = damaged_sqlite(damage)
     _check_reported(shop, damage.codes)
     for item in shop.findings()[1]:
-        assert "--fix" not in item["remedy"]
-        assert "restore a backup" in item["remedy"]
-        assert "perdure sessions export --all" in item["remedy"]
+        assert "--fix" not in advice_of(item)
+        assert "restore a backup" in advice_of(item)
+        assert "perdure sessions export --all" in advice_of(item)
     content = (shop.folder / "shop.db").read_bytes()
     assert shop.run("doctor", "v", "--fix").exit_code == CORRUPT
     assert (shop.folder / "shop.db").read_bytes() == content
@@ -240,7 +241,7 @@ def test_a_session_of_which_only_events_are_left_gets_a_name(damaged_sqlite: Dam
     shop = damaged_sqlite(lost)
     exit_code, findings = shop.findings()
     (missing,) = [item for item in findings if item["code"] == "STREAM_MISSING"]
-    name = missing["details"]["sessionID"]
+    name = missing["subject"]
     assert (exit_code, name) == (CORRUPT, "lost-2")
     assert "its name is lost, so it is called lost-2, of agent clerk" in missing["text"]
     assert _damage_of(findings, name) == _damage_of(shop.findings(name)[1], name)

@@ -21,7 +21,7 @@ from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions import feed
 from perdure.runtime.transfer import fork as forks
 from perdure.runtime.transfer import imports
-from perdure.runtime.views import public_event
+from perdure.runtime.views import event_view
 from perdure.store.base import Heads, Slice
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -180,7 +180,7 @@ async def test_a_page_of_events_is_converted_some_at_a_time(
     def counted(*args: Any) -> Any:
         nonlocal conversions
         conversions += 1
-        return public_event(*args)
+        return event_view(*args)
 
     async def watch() -> None:
         nonlocal conversions, most
@@ -188,7 +188,7 @@ async def test_a_page_of_events_is_converted_some_at_a_time(
             most, conversions = max(most, conversions), 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(feed, "public_event", counted)
+    monkeypatch.setattr(feed, "event_view", counted)
     async with Runtime("memory:", agents=[Agent("a", model=ScriptedModel([]))]) as rt:
         await rt.import_sessions(exported(50))
         watcher = asyncio.create_task(watch())

@@ -54,13 +54,13 @@ async def test_every_turn_has_its_price(format_: Format) -> None:
             result = await rt.session("s", agent=agent).run("one")
             result = await rt.session("s", agent=agent).run("two")
     usage = result.usage
-    assert (usage["requests"], usage["inputTokens"], usage["outputTokens"]) == (2, 10_000, 40)
-    assert usage.get("cacheReadTokens", 0) == (2_000 if format_ == "anthropic" else 0)
-    one = {name: usage[name] / 2 for name in usage if name.endswith("Tokens")}
+    assert (usage.requests, usage.input_tokens, usage.output_tokens) == (2, 10_000, 40)
+    assert usage.cache_read_tokens == (2_000 if format_ == "anthropic" else 0)
+    one = {name: n / 2 for name, n in usage.to_json().items() if name.endswith("Tokens")}
     priced = Prices().with_cost(one, NAMES[format_])
     assert priced is not None
-    assert usage["cost"] == pytest.approx(2 * priced["cost"])
-    assert usage["cost"] > 0
+    assert usage.cost == pytest.approx(2 * priced["cost"])
+    assert usage.cost
 
 
 @FORMATS
@@ -82,8 +82,8 @@ async def test_a_long_session_goes_on_from_a_summary(
         last = endpoint.requests[-1].body
     assert (result.state, result.error) == ("completed", None)
     assert [cut["summary"] for cut in cuts] == [TEXT]
-    assert result.usage["requests"] == 4
-    assert "unpricedRequests" not in result.usage
+    assert result.usage.requests == 4
+    assert not result.usage.unpriced_requests
     told = str(last.get("messages") or last["input"])
     assert "<summary>" in told
     private = {"anthropic": "c2lnbmVk", "openai-chat": TEXT, "openai-responses": "ZW5j"}[format_]

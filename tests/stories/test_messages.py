@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.findings import code_of, problem_of
 
 from perdure import Agent, Conflict, NotFound, Refused, Runtime, tool
 from perdure.testing import ScriptedModel
@@ -141,11 +142,11 @@ async def test_what_was_sent_waits_for_somebody_to_drive_it(runtime: MakeRuntime
         await rt.session("s", agent=one).send("Hi")
         before = await rt.session("s").get()
         assert before.state == "pending"
-        assert before.problem is not None
-        assert before.problem.code == "NO_WORKER"
+        assert problem_of(before) is not None
+        assert code_of(before) == "NO_WORKER"
         await rt.work(once=True)
         after = await rt.session("s").get()
-        assert (after.state, after.output, after.problem) == ("completed", "Hello.", None)
+        assert (after.state, after.output, problem_of(after)) == ("completed", "Hello.", None)
 
 
 async def test_a_worker_drives_by_itself(runtime: MakeRuntime) -> None:
@@ -248,7 +249,7 @@ async def test_an_unknown_session_is_not_found(in_memory: MakeRuntime) -> None:
         assert refused.value.code == "AGENT_NEEDED"
 
 
-@pytest.mark.parametrize("content", ["", " \n", [], ["", "  "]])
+@pytest.mark.parametrize("content", ["", " \n", "\u200b\u2060\ufeff", [], ["", "  "]])
 async def test_an_empty_message_is_refused_and_nothing_is_recorded(
     runtime: MakeRuntime, content: Any
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.findings import problem_of
 
 from perdure import Agent, Delta, Event, Result, Runtime, tool
 from perdure.core.driver.plan import SHORT_BACK_OFF_MS
@@ -117,7 +118,7 @@ async def test_a_session_that_backs_off_holds_nothing_and_says_until_when(
             "message": "overloaded",
             "next": event["next"],
         }
-        assert shown["problem"] is None
+        assert problem_of(shown) is None
     async with runtime(one) as rt, time_passes(clock):  # a new process
         assert (await rt.session("s", agent=one).run()).output == "Here."
     assert len(model_of(one).requests) == 2

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.findings import code_of, problem_of
 
 from perdure import Agent, Conflict, PendingCall, Refused, Result, Runtime, Tool, tool
 from perdure.runtime.models.scripted import ScriptedModel
@@ -180,12 +181,12 @@ async def test_a_decision_through_a_process_without_the_code_waits_for_one_that_
     without = agent(tools=[deploy])
     stuck = await resumed(store, without)
     assert stuck.state == "waiting"
-    assert stuck.problem is not None
-    assert stuck.problem.code == "TOOL_MISSING"
+    assert problem_of(stuck) is not None
+    assert code_of(stuck) == "TOOL_MISSING"
     assert ran == []
     async with Runtime(store, agents=[agent()]) as rt:
         result = await rt.session("s", agent="shop").run()
-        assert (result.state, result.problem) == ("completed", None)
+        assert (result.state, problem_of(result)) == ("completed", None)
     assert ran == [("refund", {"order": 1, "cents": 5})]
 
 
@@ -225,11 +226,14 @@ async def test_a_worker_leaves_the_sessions_of_an_unknown_agent_alone(
     pending = (await paused(store, agent())).pending[0]
     other = agent(name="other")
     async with Runtime(store, agents=[other]) as rt:
+        waiting = await rt.session("s").get()
+        (call,) = [one async for one in rt.pending()]
+        assert [waiting.findings[0].code, call.findings[0].code] == ["WAITING", "APPROVAL_NEEDED"]
         await rt.approve(pending.id, by="ana")
         await rt.work(once=True)
         result = await rt.session("s").get()
-        assert result.problem is not None
-        assert result.problem.code == "AGENT_UNKNOWN"
+        assert problem_of(result) is not None
+        assert code_of(result) == "AGENT_UNKNOWN"
     assert ran == []
     renamed = agent(name="store", aliases=["shop"])
     async with Runtime(store, agents=[renamed]) as rt:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from tests.support.findings import code_of, problem_of
 from tests.support.shop import (
     agent,
     clerk,
@@ -72,13 +73,13 @@ async def test_an_answer_that_cannot_be_acted_on_here_is_kept_and_acted_on_elsew
         await rt.work(once=True)
         found = await rt.session("s").get()
         assert found.state != "completed"
-        assert found.problem is not None
+        assert problem_of(found) is not None
     bare = agent(refunds(5), {"text": "Done."}, tools=[look])
     async with runtime(bare) as rt:
         stuck = await rt.session("s", agent=bare).run()
         assert stuck.state == "waiting"
-        assert stuck.problem is not None
-        assert stuck.problem.code == "TOOL_MISSING"
+        assert problem_of(stuck) is not None
+        assert code_of(stuck) == "TOOL_MISSING"
         status = stuck.to_json()["status"]
         assert status["type"] != "waiting_async" or "pendingID" in status
     async with runtime(one) as rt:

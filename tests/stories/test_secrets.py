@@ -87,14 +87,16 @@ async def told(server: Server) -> list[str]:
     said: list[str] = []
     async with server.client(OPS) as client, httpx2.AsyncClient(base_url=server.url) as http:
         session = await client.session("s", agent="shop").run("Go")
-        calls = {call["tool"]: call["id"] for call in session["pending"]}
-        said += [json.dumps(session), *await _read(http, calls["login"])]
+        calls = {call.tool: call.id for call in session.pending}
+        said += [json.dumps(session.to_json()), *await _read(http, calls["login"])]
         said += await _refused(http, server, calls)
-        said.append(json.dumps(await client.approve(calls["login"], args={"user": "bob"})))
-        said.append(json.dumps(await client.submit_result(calls["deploy"], "deployed")))
+        said.append(
+            json.dumps((await client.approve(calls["login"], args={"user": "bob"})).to_json())
+        )
+        said.append(repr(await client.submit_result(calls["deploy"], "deployed")))
         session = await client.session("s").run()
-        assert session["output"] == "Done."
-        said += [json.dumps(session), *await _read(http, calls["login"])]
+        assert session.output == "Done."
+        said += [json.dumps(session.to_json()), *await _read(http, calls["login"])]
         said += await _streamed(client)
     return said
 
@@ -137,8 +139,8 @@ async def _streamed(client: Client) -> list[str]:
     said = []
     with anyio.move_on_after(30):
         async for event in client.stream(after=0):
-            said.append(json.dumps(event))
-            if event["type"] == "agent_complete":
+            said.append(json.dumps(event.to_json()))
+            if event.type == "agent_complete":
                 return said
     raise AssertionError("the feed did not come to its end")
 

@@ -10,6 +10,8 @@ import anyio
 import pytest
 from tests.support.server import CLI, Server, around
 
+from perdure.views.events import Delta, Event
+
 APP = '''
 from pathlib import Path
 
@@ -85,29 +87,30 @@ async def test_any_server_takes_anything_and_shows_everything_of_a_session_drive
 ) -> None:
     """S0.70, S4.35, G4, G5: results, decisions, messages, events, and what is being said."""
     first, second = make_server(), make_server()
-    said, seen, session = "", list[int](), dict[str, Any]()
+    said, seen = "", list[int]()
     async with first.client(None) as one, second.client(None) as two:
         await one.session("s", agent="shop").send("Go")
         with anyio.fail_after(50):
             waiting = await two.session("s").run()
-            by_tool = {call["tool"]: call["id"] for call in waiting["pending"]}
-            following = cast("AsyncGenerator[Json, None]", one.session("s").follow(deltas=True))
+            by_tool = {call.tool: call.id for call in waiting.pending}
+            following = cast(
+                "AsyncGenerator[Event | Delta, None]", one.session("s").follow(deltas=True)
+            )
             async with aclosing(following) as events:
                 await two.submit_result(by_tool["deploy"], "deployed")
-                assert (await one.submit_result(by_tool["deploy"], "deployed"))["duplicate"]
+                assert (await one.submit_result(by_tool["deploy"], "deployed")).duplicate
                 await one.approve(by_tool["refund"])
                 async for item in events:
-                    if item["type"] == "delta":
-                        data = item["data"]
-                        said = "" if data["kind"] == "reset" else said + data["text"]
-                    else:
-                        seen.append(item["seq"])
+                    if isinstance(item, Delta):
+                        said = "" if item.kind == "reset" else said + item.text
                     if said == "I think":
                         (tmp_path / "may_end").touch()
-                    if item["type"] == "assistant" and item["data"]["turn"] == 2:
-                        break
+                    if isinstance(item, Event):
+                        seen.append(item.seq)
+                        if item.type == "assistant" and item.data["turn"] == 2:
+                            break
             session = await two.session("s").run()
-    assert (session["state"], session["output"]) == ("completed", "I think so.")
+    assert (session.state, session.output) == ("completed", "I think so.")
     assert seen == list(range(1, seen[-1] + 1))
     assert (tmp_path / "effects.log").read_text() == "refund\n"
     for worker in workers:
@@ -129,14 +132,13 @@ class Reader:
     async def follow(self) -> None:
         async with self._server.client(None) as client:
             async for item in client.session("s").follow(deltas=True):
-                if item["type"] == "delta":
-                    data = item["data"]
-                    self.said += "reset" if data["kind"] == "reset" else data["text"]
+                if isinstance(item, Delta):
+                    self.said += "reset" if item.kind == "reset" else item.text
                 else:
-                    self.seen.append(item["seq"])
+                    self.seen.append(item.seq)
                 came, self._came = self._came, anyio.Event()
                 came.set()
-                if item["type"] == "agent_complete":
+                if isinstance(item, Event) and item.type == "agent_complete":
                     self.is_over.set()
                     return
 
@@ -155,16 +157,17 @@ async def test_whoever_is_killed_who_follows_misses_nothing_and_nothing_is_done_
         with anyio.fail_after(100):
             await two.session("s", agent="shop").send("Go")
             waiting = await two.session("s").run()
-            by_tool = {call["tool"]: call["id"] for call in waiting["pending"]}
+            by_tool = {call.tool: call.id for call in waiting.pending}
             for reader in readers:
                 tasks.start_soon(reader.follow)
-                await reader.until(lambda one: len(one.seen) >= waiting["seq"])
+                await reader.until(lambda one: len(one.seen) >= waiting.seq)
             first.kill()
             await two.submit_result(by_tool["deploy"], "deployed")
             await two.approve(by_tool["refund"])
             await readers[1].until(lambda one: one.said.endswith("I think"))
-            worker = (await two.session("s").get())["driver"]["worker"]
-            (driver,) = [one for one in workers if f"-{one.pid}-" in worker]
+            driving = (await two.session("s").get()).driver
+            assert driving is not None
+            (driver,) = [one for one in workers if f"-{one.pid}-" in driving.worker]
             driver.kill()
             await readers[1].until(lambda one: one.said.endswith("resetI think"))
             first.start()
@@ -177,5 +180,5 @@ async def test_whoever_is_killed_who_follows_misses_nothing_and_nothing_is_done_
         assert reader.seen == list(range(1, reader.seen[-1] + 1))
     async with first.client(None) as one:
         session = await one.session("s").get()
-    assert (session["state"], session["output"]) == ("completed", "I think so.")
+    assert (session.state, session.output) == ("completed", "I think so.")
     assert (tmp_path / "effects.log").read_text() == "refund\n"

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +13,8 @@ from tests.support.server_project import MANY, OPS, effects, make_project
 
 from perdure.client import Client
 from perdure.errors import StoreError
+from perdure.views.events import Event
+from perdure.views.sessions import Result
 
 SESSIONS = 20
 CALLS = SESSIONS * MANY
@@ -49,8 +50,8 @@ def make_server(tmp_path: Path, store: str) -> Iterator[MakeServer]:
 async def calls_of(client: Client, session_id: str) -> dict[str, str]:
     """The ids of what a session waits for, by tool."""
     session = await client.session(session_id, agent="shop").run("Refund 991 and deploy")
-    assert session["state"] == "waiting"
-    return {call["tool"]: call["id"] for call in session["pending"]}
+    assert session.state == "waiting"
+    return {call.tool: call.id for call in session.pending}
 
 
 async def test_a_session_survives_the_kill_of_its_server(
@@ -63,35 +64,36 @@ async def test_a_session_survives_the_kill_of_its_server(
         server.kill()
         server.begin()
         given = await client.submit_result(calls["deploy"], "https://preview.example")
-        assert given["sessionID"] == "order-991"
+        assert given.session_id == "order-991"
         server.kill()  # what was answered is there
         server.begin()
         await client.approve(calls["refund"], note="fine")
         session = await client.session("order-991").run()
         log = await client.session("order-991").events()
-    assert (session["state"], session["output"]) == ("completed", "All done.")
+    assert (session.state, session.output) == ("completed", "All done.")
     assert sorted(line.split()[0] for line in effects(tmp_path)) == ["deploy", "refund"]
-    types = Counter(event["type"] for event in log)
+    types = Counter(event.type for event in log)
     assert (types["assistant"], types["decision"], types["tool_result"]) == (2, 1, 2)
-    assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+    assert [event.seq for event in log] == list(range(1, len(log) + 1))
 
 
 async def test_a_run_is_followed_over_the_death_of_its_server(make_server: MakeServer) -> None:
     """S0.52: no event is missed, none comes twice."""
     server = make_server()
     seen: list[int] = []
-    last: dict[str, Any] = {}
+    last: Result | None = None
     async with server.client(OPS) as client:
         async for item in client.session("s", agent="shop").stream("Go"):
-            if "state" in item:
+            if isinstance(item, Result):
                 last = item
-            elif item["type"] != "delta":
-                seen.append(item["seq"])
+            elif isinstance(item, Event):
+                seen.append(item.seq)
                 if len(seen) == 1:
                     server.kill()
                     server.begin()
-    assert last["state"] == "waiting"
-    assert seen == list(range(1, last["seq"] + 1))
+    assert last is not None
+    assert last.state == "waiting"
+    assert seen == list(range(1, last.seq + 1))
 
 
 # --- a thousand clients -----------------------------------------------------------------------
@@ -102,7 +104,7 @@ async def waiting_calls(client: Client) -> list[str]:
     async with anyio.create_task_group() as tasks:
         for n in range(SESSIONS):
             tasks.start_soon(client.session(f"many-{n}", agent="many").run, "Ask them all")
-    return [call["id"] async for call in client.pending(tool="ask")]
+    return [call.id async for call in client.pending(tool="ask")]
 
 
 class Crowd:
@@ -134,9 +136,10 @@ class Crowd:
                 await self.hasty.submit_result(call_id, output)
             except StoreError:
                 found = await self.patient.pending_call(call_id)
-                if found["status"] == "waiting":
+                if found.status == "waiting":
                     continue
-                assert found["result"]["output"] == output
+                assert found.result is not None
+                assert found.result.output == output
             return
 
 
@@ -154,7 +157,7 @@ async def test_a_thousand_clients_bring_their_results_while_the_server_dies_twic
             for number, call_id in enumerate(ids):
                 tasks.start_soon(crowd.bring, number, call_id)
         logged = [one async for one in _results(patient)]
-        ends = [(await patient.session(f"many-{n}").run())["state"] for n in range(SESSIONS)]
+        ends = [(await patient.session(f"many-{n}").run()).state for n in range(SESSIONS)]
     assert ends == ["completed"] * SESSIONS
     assert sorted(logged) == sorted(crowd.accepted.items())
 
@@ -164,10 +167,10 @@ async def _results(client: Client) -> AsyncIterator[tuple[str, str]]:
     for n in range(SESSIONS):
         calls: dict[str, str] = {}
         for event in await client.session(f"many-{n}").events():
-            data: dict[str, Any] = event["data"]
-            if event["type"] == "pending":
+            data = event.data
+            if event.type == "pending":
                 calls[data["callID"]] = data["pendingID"]
-            elif event["type"] == "tool_result":
+            elif event.type == "tool_result":
                 yield calls[data["toolCallId"]], data["result"]
 
 
@@ -184,9 +187,9 @@ async def test_either_of_two_servers_takes_what_comes_for_a_session_of_the_other
             calls = await calls_of(second, session_id)
             await first.submit_result(calls["deploy"], "deployed")
             again = await second.submit_result(calls["deploy"], "deployed")
-            assert again["duplicate"] is True
+            assert again.duplicate is True
             await second.approve(calls["refund"])
             seen = [await client.session(session_id).run(timeout=30) for client in (one, two)]
-            assert [session["state"] for session in seen] == ["completed"] * 2
+            assert [session.state for session in seen] == ["completed"] * 2
     done = Counter(line.split()[0] for line in effects(tmp_path))
     assert done == {"deploy": 2, "refund": 2}

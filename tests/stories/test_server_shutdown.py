@@ -35,8 +35,8 @@ def test_a_request_that_waits_for_the_store_at_the_end_gets_its_error(
     body = {"command": "true"} if path.endswith("exec") else {"name": "other"}
     with Server(tmp_path, "--app", "app:rt") as server, ThreadPoolExecutor(2) as threads:
         client = server.http()
-        assert client.post("/tasks", json={"name": "n", "taskId": "t"}).is_success
-        assert client.post("/tasks/t/attach", json={"agentId": "a"}).is_success
+        assert client.post("/tasks", json={"name": "n", "taskID": "t"}).is_success
+        assert client.post("/tasks/t/attach", json={"agentID": "a"}).is_success
         with away(tmp_path / "h.db"):
             asked = threads.submit(client.post, path, json=body, timeout=60)
             while "waiting for the lock" not in server.log():

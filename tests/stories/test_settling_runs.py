@@ -109,11 +109,9 @@ class CountingStore(MemoryStore):
         self.commits += 1
         return await super().commit(writes, puts, checks)
 
-    async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
-    ) -> list[Lease]:
+    async def claim(self, holder: str, kind: str, limit: int, **options: Any) -> list[Lease]:
         self.claims += 1
-        return await super().claim(holder, kind, limit, only=only)
+        return await super().claim(holder, kind, limit, **options)
 
 
 async def test_the_commit_of_the_outcomes_claims_the_session() -> None:
@@ -202,7 +200,11 @@ async def test_a_call_of_another_session_is_not_settled(in_memory: MakeRuntime) 
         ),
         (None, {"decisions": {"p_1": "approve"}}, "who decides"),
         (None, {"decisions": {"p_1": "allow"}, "by": "ana"}, "'allow' is not a decision about p_1"),
-        (None, {"decisions": {"p_1": {"decision": "edit"}}, "by": "ana"}, "needs the arguments"),
+        (
+            None,
+            {"decisions": {"p_1": {"decision": "edit"}}, "by": "ana"},
+            "missing required field `args`",
+        ),
         (
             None,
             {"decisions": {"p_1": "approve"}, "results": {"p_1": "up"}, "by": "ana"},

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.servers.fixtures import StartPostgres
+from tests.support.findings import code_of, problem_of
 
 from perdure import Agent, Context, PendingCall, Runtime, tool
 from perdure.errors import Corrupt, StoreError
@@ -272,7 +273,8 @@ async def test_an_event_that_cannot_be_read_is_named_and_harms_nobody_else(
         assert (await rt.session("good", agent=one).run("More")).output == "Again."
         listed = {r.session_id: r async for r in rt.sessions()}
         assert set(listed) == {"bad", "good"}
-        assert isinstance(listed["bad"].problem, Corrupt)
+        assert problem_of(listed["bad"]) is not None
+        assert code_of(listed["bad"]) == "STORE_CORRUPT"
         assert listed["bad"].state == "completed"
         assert listed["good"].output == "Again."
         with anyio.fail_after(5):
@@ -325,8 +327,8 @@ async def crashed_in_a_tool(make: MakeRuntime, one: Agent[str], begun: anyio.Eve
                 tasks.start_soon(run)
                 await begun.wait()
                 crash.is_over = True
-                for store in crash._stores:
-                    await store.expire_leases()
+                for connection in crash._connections:
+                    await connection.expire_leases()
                 for task in all_tasks() - before - {current_task()}:
                     task.cancel()
         assert crash.is_over
@@ -396,9 +398,9 @@ async def test_a_deferred_call_whose_start_was_cut_off_stays_open_and_says_so(
     async with in_memory(one) as rt:
         result = await rt.session("s", agent=one).run()
         assert result.state == "waiting"
-        assert result.problem is not None
-        assert result.problem.code == "START_INTERRUPTED"
+        assert problem_of(result) is not None
+        assert code_of(result) == "START_INTERRUPTED"
         (call,) = [call async for call in rt.pending()]
-        assert call.problem is not None
+        assert problem_of(call) is not None
         await rt.submit_result(call.id, "it had begun")
         assert (await rt.session("s", agent=one).run()).output == "Built."

@@ -91,7 +91,7 @@ async def test_an_accepted_result_completes_the_call_and_the_session_goes_on(
         (event,) = [e for e in await rt.session("s").events() if e.type == "settled"]
         assert event.data["status"] == "completed"
         assert event.data["by"] == "ci"
-        assert event.timestamp == clock.now()
+        assert event.at_ms == clock.now()
         assert (await rt.session("s", agent=one).run()).output == "Done."
 
 

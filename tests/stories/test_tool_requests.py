@@ -316,11 +316,11 @@ async def test_the_request_shows_the_details_of_an_approval_and_the_answers_of_a
     shop = transfer_agent(form)
     async with runtime(shop) as rt:
         (call,) = (await paused(rt, shop)).pending
-        shown = [call.request]
+        shown = [call.to_json()["request"]]
         await rt.approve(call.id, by="ana")
         for answer in ("bob", 5):
             (call,) = (await rt.session("s", agent=shop).run()).pending
-            shown.append(call.request)
+            shown.append(call.to_json()["request"])
             await rt.respond(call.id, answer, by="ana")
         events = [event for event in await rt.session("s").events() if event.type == "pending"]
         assert [event.data["request"] for event in events] == shown

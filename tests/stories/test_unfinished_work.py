@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.findings import problem_of
 
 from perdure import Agent, Context, NotFound, PendingCall, PendingResult, Runtime, tool
 from perdure.testing import ManualClock, ScriptedModel
@@ -81,7 +82,7 @@ async def test_a_result_that_nobody_could_act_on_is_due_until_somebody_can(
         await rt.submit_result(call.id, "ok")
         await rt.work(once=True)
         found = await rt.session("s").get()
-        assert found.problem is not None
+        assert problem_of(found) is not None
         assert found.to_json()["nextAt"] is not None
     async with runtime(one) as rt:
         await rt.work(once=True)

@@ -26,10 +26,9 @@ async def test_each_turn_keeps_what_it_used_and_cost(runtime: MakeRuntime) -> No
         result = await rt.session("s", agent=one).run("look")
         turns = [e.data["usage"] for e in await rt.session("s").events() if e.type == "assistant"]
     assert [turn["cost"] for turn in turns] == [turn["inputTokens"] for turn in turns]
-    assert result.usage["requests"] == 2
-    assert result.usage["cost"] == sum(turn["cost"] for turn in turns) > 0
-    assert result.to_json()["usage"] == dict(result.usage) == dict(result.tree_usage)
-    assert "treeUsage" not in result.to_json()
+    assert result.usage.requests == 2
+    assert result.usage.cost == sum(turn["cost"] for turn in turns) > 0
+    assert result.to_json()["usage"] == result.usage.to_json() == result.tree_usage.to_json()
 
 
 async def test_the_price_is_that_of_the_time(runtime: MakeRuntime) -> None:
@@ -38,9 +37,9 @@ async def test_the_price_is_that_of_the_time(runtime: MakeRuntime) -> None:
         before = await rt.session("s", agent=one).run("look")
     async with runtime(one, prices={"acme:large": {"input": 0, "output": 0}}) as rt:
         after = await rt.session("s", agent=one).run("again")
-    assert after.usage["requests"] == 3
-    assert after.usage["cost"] == before.usage["cost"]
-    assert "unpricedRequests" not in after.usage
+    assert after.usage.requests == 3
+    assert after.usage.cost == before.usage.cost
+    assert after.usage.unpriced_requests == 0
 
 
 async def test_turns_without_a_price_are_told_apart(runtime: MakeRuntime) -> None:
@@ -50,9 +49,9 @@ async def test_turns_without_a_price_are_told_apart(runtime: MakeRuntime) -> Non
     async with runtime(one) as rt:
         after = await rt.session("s", agent=one).run("again")
         other = await rt.session("other", agent=one).run("look")
-    assert after.usage["cost"] == before.usage["cost"]
-    assert after.usage["unpricedRequests"] == 1
-    assert {"cost", "unpricedRequests"}.isdisjoint(other.usage)
+    assert after.usage.cost == before.usage.cost
+    assert after.usage.unpriced_requests == 1
+    assert (other.usage.cost, other.usage.unpriced_requests) == (None, None)
 
 
 class Reporter:
@@ -75,7 +74,8 @@ async def test_a_model_of_an_application_reports_what_it_used(
     async with runtime(agent) as rt:
         result = await rt.session("s", agent=agent).run("Hi")
     assert result.output == "Hello."
-    assert {name: result.usage[name] for name in usage or {}} == (usage or {})
+    shown = result.usage.to_json()
+    assert {name: shown[name] for name in usage or {}} == (usage or {})
 
 
 @pytest.mark.parametrize(

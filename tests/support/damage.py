@@ -147,6 +147,13 @@ def _zero_page(name: str) -> FileDamage:
     return damage
 
 
+def _exchange_index(path: Path) -> None:
+    """Overwrite an index with another one: each page by itself is sound."""
+    offset, size = page_of(path, "entry_state")
+    data = path.read_bytes()[offset : offset + size]
+    _overwrite(path, page_of(path, "entry_listing")[0], data)
+
+
 def _random_in_index(path: Path) -> None:
     """Overwrite bytes between the cells of an index: nobody reads them."""
     offset, _ = page_of(path, "entry_state")
@@ -497,7 +504,8 @@ STREAM = (
         "lease of nobody",
         "stream",
         _STREAM,
-        "INSERT INTO lease (sid, kind, due) VALUES ({v}, 'session:nobody', 1)",
+        "INSERT INTO lease (sid, kind, due) VALUES ({v}, 'session:nobody', 1)"
+        " ON CONFLICT DO NOTHING",
     ),
     _both(
         "holder that does not exist",
@@ -556,6 +564,9 @@ PAGES = (
         _FILE,
         file=_zero_page("sqlite_autoindex_record_1"),
         way_out="copy",
+    ),
+    Damage(
+        "index overwritten with another one", "pages", _FILE, file=_exchange_index, way_out="copy"
     ),
     Damage("last page cut off", "pages", _FILE, file=_cut_last_page, way_out="copy"),
     Damage("half of the file cut off", "pages", _FILE, file=_cut_half, way_out="copy"),

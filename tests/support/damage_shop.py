@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
+from tests.support.findings import advice_of, code_of
 
 from perdure.cli.root import cli
 
@@ -96,14 +97,14 @@ class DamageShop:
         """Return the exit code and the findings of doctor, of a session or of the store."""
         result = self.run("doctor", *words, "--json")
         assert result.stdout, result.stderr
-        checks = json.loads(result.stdout)["checks"]
-        return result.exit_code, [check for check in checks if check["level"] != "ok"]
+        findings = json.loads(result.stdout)["findings"]
+        return result.exit_code, [item for item in findings if item["severity"] != "ok"]
 
     def fix(self) -> int:
         """Run the commands that doctor names until it names none; return their number."""
         count = 0
         while commands := {
-            match[0] for item in self.findings()[1] if (match := _FIX.search(item["remedy"]))
+            match[0] for item in self.findings()[1] if (match := _FIX.search(advice_of(item)))
         }:
             assert count < 2 * len(SESSIONS), commands
             for command in sorted(commands):
@@ -117,7 +118,7 @@ class DamageShop:
         """Return the sessions of the list by their ids: the state, or that it is corrupt."""
         states: dict[str, str] = {}
         for item in self.json("sessions", "list")["sessions"]:
-            code = (item.get("problem") or {}).get("code")
+            code = code_of(item)
             states[item["sessionID"]] = code if code == "STORE_CORRUPT" else item["state"]
         return states
 

@@ -36,9 +36,9 @@ from perdure import (
 )
 from perdure.core.conversation.messages import Answer
 from perdure.runtime.models.base import Request
-from perdure.runtime.views import Result
 from perdure.store.memory import MemoryStore
 from perdure.testing import Crashed, ManualClock, ScriptedModel, crash_after
+from perdure.views.sessions import Result
 
 RECORDED: Final = DATA / "drives" / "logs.jsonl.gz"
 COUNT: Final = 200
@@ -211,7 +211,7 @@ class Scenario:
         numbers = count()
         with (
             mock.patch("perdure.core.driver.model_failures.delay_ms", return_value=0),
-            mock.patch("perdure.runtime.ids.secrets.randbits", side_effect=numbers),
+            mock.patch("perdure.runtime.host.random_bits", side_effect=numbers),
         ):
             if self.crash is not None:
                 await self._crash(self.crash)

@@ -17,7 +17,8 @@ from mcp_types import CallToolResult
 from perdure import Runtime
 from perdure.app import service_of
 from perdure.core.roles import Principal
-from perdure.serve.mcp.access import Caller
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.serve.mcp.access import mcp_caller
 from perdure.serve.mcp.application import Application, application_of
 from perdure.serve.mcp.methods import Methods, Parts
 from perdure.serve.mcp.toolbox import McpOptions
@@ -31,7 +32,8 @@ def methods(
     rt: Runtime, *, options: McpOptions | None = None, principal: Principal | None = None
 ) -> Methods:
     """Return the methods of an MCP server on an open runtime, for one principal."""
-    caller = Caller(principal or Principal("ana", "admin"), (principal or Principal("x")).tenant)
+    who = principal or Principal("ana", "admin")
+    caller = mcp_caller(Caller(who, who.tenant))
     service, chosen = service_of(rt), options or McpOptions()
     toolbox = toolbox_of(service.agents.all(), chosen)
     return Methods(Parts(service, chosen, anyio.Event(), caller), toolbox)

@@ -9,6 +9,7 @@ import pytest
 from perdure import PerdureError, Runtime
 from perdure.app import service_of
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.tasks import (
     LockManager,
     MultiLayerPersistence,
@@ -80,7 +81,7 @@ async def test_an_id_that_no_execution_can_have_names_none(rt: Runtime, executio
 
 
 async def test_lists_of_every_kind_of_task_check_the_owner(rt: Runtime) -> None:
-    verbs = AnyTaskVerbs(service_of(rt), None, "ana", "python")
+    verbs = AnyTaskVerbs(service_of(rt), Caller())
     for owner in (SURROGATE, 5):
         assert await code(verbs.list, {"owner": owner}) == "INVALID_REQUEST"
 

@@ -561,3 +561,23 @@ async def test_a_file_that_does_not_exist_is_not_found(memory_work: TaskLifecycl
     with pytest.raises(NotFound) as caught:
         await memory_work.read_file("a", "no/such")
     assert caught.value.code == "FILE_NOT_FOUND"
+
+
+async def test_files_of_callers_count_against_the_disk_limit(open_folder: Path) -> None:
+    """S3.14: whoever may write a file must not fill the disk of the store with files."""
+    options = task_options(open_folder, limits={"disk": 1_000_000})
+    async with Runtime("memory:", tasks=options) as rt:
+        work = await running_task(rt)
+        for number in range(3):
+            await work.write_file("a", f"f{number}", bytes(300_000))
+        with pytest.raises(Refused, match=r"tasks\.limits\.disk") as refused:
+            await work.write_file("a", "f3", bytes(300_000))
+        assert refused.value.code == "DISK_LIMIT"
+        workspace = open_folder / "tasks/a/workspace"
+        assert not await asyncio.to_thread((workspace / "f3").exists)
+        (workspace / "f0").unlink()
+        await work.write_file("a", "f3", bytes(300_000))
+    async with Runtime("memory:", tasks=options) as rt:  # a new process knows nothing yet
+        work = await running_task(rt)
+        with pytest.raises(Refused):
+            await work.write_file("a", "f4", bytes(300_000))

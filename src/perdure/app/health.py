@@ -1,15 +1,17 @@
-"""Health of the store behind a Runtime: workers, queues, findings, and statistics of its calls."""
+"""Health of the store behind a Runtime: workers, queues and findings."""
 
-from typing import Any
+from collections.abc import Mapping
 
-from perdure.app.access import store_of
+from anyio import to_thread
+
+from perdure.app.access import service_of, store_of
 from perdure.app.layouts import SessionFiles
 from perdure.app.runtime import Runtime
 from perdure.app.stores import without_index
-from perdure.core.pending.record import PendingRecord
 from perdure.core.session.queues import MANY_QUEUES, is_worker, worker_queues
-from perdure.runtime.diagnosis.commands import PlainCommands
-from perdure.runtime.doctor.call_statistics import call_statistics
+from perdure.runtime.agents.ready_agent import ReadyAgent
+from perdure.runtime.diagnosis.store import is_damage, is_fine
+from perdure.runtime.doctor.agents import current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.store.base import Store
@@ -17,55 +19,48 @@ from perdure.store.files.inspect import FilesInspector, files_folder
 from perdure.store.inspect import StoreInspector, Vitals
 from perdure.store.postgres.inspect import postgres_inspector
 from perdure.store.sqlite.inspect import SqliteInspector, sqlite_path
+from perdure.views.health import Health, QueueInfo, WorkerInfo
 
 
-async def statistics_of(rt: Runtime, hours: int, tenant: str | None) -> dict[str, Any]:
-    """Return the statistics of the calls of a tenant, or of all, as JSON."""
-
-    def is_visible(record: PendingRecord) -> bool:
-        return tenant in (None, record.tenant)
-
-    return (await call_statistics(store_of(rt), hours, is_visible)).to_json()
-
-
-def health_of(rt: Runtime) -> dict[str, Any]:
-    """Return the checks that read no logs, workers and queues as JSON; waits for the disk.
+async def health_of(rt: Runtime) -> Health:
+    """Return the findings that need no log of a session at rest, workers and queues.
 
     Raises StoreError.
     """
-    store = store_of(rt)
+    agents = await current_agents(service_of(rt).agents)
+    return await to_thread.run_sync(_health, store_of(rt), agents)
+
+
+def _health(store: Store, agents: Mapping[str, ReadyAgent]) -> Health:
     inspector, now = _inspector(store), store.now()
     if inspector is None:  # in memory: nothing of it can be damaged, and this process drives it
-        return {"ok": True, "findings": 0, "checks": [], "workers": [], "queues": [], "at": now}
-    checks = list(Checkup(inspector, now, PlainCommands()).quick_checks())
-    findings = sum(check.level != "ok" for check in checks)
-    vitals = Vitals(0) if _is_damaged(checks) else inspector.vitals(now)
-    return {
-        "ok": not findings,
-        "findings": findings,
-        "checks": [check.to_json() for check in checks],
-        "workers": [
-            {"name": name, "queues": list(worker_queues(name)), "until": until, "sessions": count}
-            for name, until, count in vitals.holders
-            if is_worker(name)
-        ],
-        "queues": _queues_json(vitals, now),
-        "at": now,
-    }
+        return Health(ok=True, at_ms=now)
+    findings = store_findings(
+        Checkup(inspector, now, agents=agents).quick_checks(), inspector, agents
+    )
+    vitals = Vitals(0) if any(map(is_damage, findings)) else inspector.vitals(now)
+    workers = [
+        WorkerInfo(name=name, queues=tuple(worker_queues(name)), until=until, sessions=count)
+        for name, until, count in vitals.holders
+        if is_worker(name)
+    ]
+    return Health(
+        ok=is_fine(findings),
+        findings=findings,
+        workers=tuple(workers),
+        queues=_queues(vitals, now),
+        at_ms=now,
+    )
 
 
-def _is_damaged(checks: list[Any]) -> bool:
-    return any(check.level == "corrupt" for check in checks)
-
-
-def _queues_json(vitals: Vitals, now: int) -> list[dict[str, Any]]:
+def _queues(vitals: Vitals, now: int) -> tuple[QueueInfo, ...]:
     """Return every queue with due sessions or workers; any worker of many queues may serve it."""
     due, served = due_by_queue(vitals), workers_by_queue(vitals, now)
     names = sorted({*due, *served} - {MANY_QUEUES})
-    return [
-        {"name": name, "due": due[name], "workers": served[name] + served[MANY_QUEUES]}
-        for name in names
-    ]
+    many = served[MANY_QUEUES]
+    return tuple(
+        [QueueInfo(name=name, due=due[name], workers=served[name] + many) for name in names]
+    )
 
 
 def _inspector(store: Store) -> StoreInspector | None:

@@ -82,6 +82,13 @@ def check_count(value: Any, name: str) -> int:
     return value
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """Return a value that must be True or False. Raises ConfigError."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r} and must be True or False")
+    return value
+
+
 _server_address: ContextVar[PublicAddress] = ContextVar("perdure_server_address")
 
 

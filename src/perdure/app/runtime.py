@@ -26,6 +26,7 @@ from perdure.app.options import (
     RuntimeOptions,
     allowed_addresses,
     check_count,
+    check_flag,
     complete_address,
     webhook_targets,
 )
@@ -38,16 +39,6 @@ from perdure.app.stores import (
     private_paths,
 )
 from perdure.core.driver.plan import POISON_AFTER
-from perdure.core.literals import Role
-from perdure.core.pending.commands import (
-    Approve,
-    CancelCall,
-    Command,
-    Deny,
-    Respond,
-    SubmitError,
-    SubmitResult,
-)
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
@@ -61,22 +52,27 @@ from perdure.runtime.engine.heartbeat import BLIND_LEASE_MS, LEASE_MS
 from perdure.runtime.ids import new_id
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
-from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.sessions.decisions import decision_commands, parse_decisions
+from perdure.runtime.sessions.decisions import parse_decisions
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.task import Task
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.tasks.executions.options import check_ro_paths
 from perdure.runtime.tasks.locks.process import Work
 from perdure.runtime.tasks.service import Tasks, task_options
 from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
-from perdure.runtime.values import Content, PendingCall, parse_duration
-from perdure.runtime.views import Event, Result
+from perdure.runtime.values import Content, parse_duration
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
 from perdure.store.base import Clock, Store
+from perdure.views.bodies import ApproveBody, DenyBody, RespondBody, ResultIn
+from perdure.views.calls import PendingCall
+from perdure.views.events import Event
+from perdure.views.literals import Role
+from perdure.views.sessions import Result
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -111,13 +107,13 @@ class Runtime:
     ) -> None:
         options = RuntimeOptions(
             deps=deps,
-            worker=worker,
+            worker=check_flag(worker, "worker"),
             address=PublicAddress(public_url, webhook_secret),
             targets=webhook_targets(webhooks),
             address_filter=allowed_addresses(webhook_allow),
             telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
-            resumes_running=resume_running,
+            resumes_running=check_flag(resume_running, "resume_running"),
             poison_after=check_count(poison_after, "poison_after"),
             tasks=task_options(tasks),
         )
@@ -397,13 +393,13 @@ class Runtime:
         status: str | None = None,
     ) -> AsyncIterator[PendingCall]:
         """Yield open pending calls; `status` may also be an end status, or "all"."""
-        stream: str | None = None
-        if session is not None:
-            ref = SessionRef(self._tenant or "", session)
-            stream = (await self._service.get(ref)).stream
-        async for record in self._service.calls.list(self._tenant, status=status, stream=stream):
-            if kind in (None, record.kind) and tool in (None, record.tool):
-                yield self._service.calls.view(record)
+        async for call in self._verbs().calls.all(status, session):
+            if kind in (None, call.kind) and tool in (None, call.tool):
+                yield call
+
+    def _verbs(self, role: Role | None = None) -> SessionVerbs:
+        """Return the verbs of this program, which says who acts, and under which role."""
+        return SessionVerbs(self._service, Caller(tenant=self._tenant, trusted_role=role))
 
     async def approve(  # noqa: PLR0913 - keyword options of a decision
         self,
@@ -422,8 +418,8 @@ class Runtime:
         `"shell:cmd=ls*"` covers more calls, and one for every tool needs `all_tools`. See
         `Session.permissions`. `role` is the role of the approver, for tools with `approvers`.
         """
-        command = Approve(by, "python", args, note, remember, all_tools, role)
-        return await self._settle(pending_id, command)
+        body = ApproveBody(args=args, note=note, remember=remember, all_tools=all_tools, by=by)
+        return (await self._verbs(role).calls.approve(pending_id, body)).call
 
     async def deny(
         self,
@@ -436,8 +432,8 @@ class Runtime:
         role: Role | None = None,
     ) -> PendingCall:
         """Deny a call; the model gets the reason. With `remember`, such calls stay denied."""
-        command = Deny(by, "python", reason, remember, all_tools, role)
-        return await self._settle(pending_id, command)
+        body = DenyBody(reason=reason, remember=remember, all_tools=all_tools, by=by)
+        return (await self._verbs(role).calls.deny(pending_id, body)).call
 
     async def respond(
         self, pending_id: str, output: Any, *, by: str, role: Role | None = None
@@ -446,7 +442,8 @@ class Runtime:
 
         Raises Refused ANSWER_INVALID if it does not fit the question's choices or schema.
         """
-        return await self._settle(pending_id, Respond(by, "python", output, role))
+        body = RespondBody(output=output, by=by)
+        return (await self._verbs(role).calls.respond(pending_id, body)).call
 
     async def decide(
         self, decisions: Sequence[Mapping[str, Any]], *, by: str, role: Role | None = None
@@ -456,9 +453,8 @@ class Runtime:
         Each is `{"pendingID": …, "decision": "approve" | "edit" | "deny" | "respond"}` with the
         fields of that decision: `args`, `note`, `reason`, `output`, `remember`, `allTools`.
         """
-        commands = decision_commands(parse_decisions(decisions), by, "python", role)
-        outcomes = await self._service.calls.settle_all(commands, self._tenant)
-        return [self._service.calls.view(outcome.record) for outcome in outcomes]
+        outcomes = await self._verbs(role).calls.decide(parse_decisions(decisions), by)
+        return [settled.call for settled in outcomes]
 
     async def submit_result(
         self,
@@ -470,21 +466,18 @@ class Runtime:
         by: str | None = None,
     ) -> PendingCall:
         """Submit the result of a deferred call: text or any other JSON value."""
-        return await self._settle(pending_id, SubmitResult(output, title, metadata, by))
+        result = ResultIn(output=output, title=title, metadata=metadata)
+        return (await self._verbs().calls.submit_result(pending_id, result, by)).call
 
     async def submit_error(
         self, pending_id: str, error: str, *, by: str | None = None
     ) -> PendingCall:
         """Submit the error of a deferred call."""
-        return await self._settle(pending_id, SubmitError(error, by))
+        return (await self._verbs().calls.submit_error(pending_id, error, by)).call
 
     async def cancel(self, pending_id: str, *, by: str | None = None) -> PendingCall:
         """Cancel one pending call; the model gets an error."""
-        return await self._settle(pending_id, CancelCall(by))
-
-    async def _settle(self, pending_id: str, command: Command) -> PendingCall:
-        outcome = await self._service.calls.settle(pending_id, command, self._tenant)
-        return self._service.calls.view(outcome.record)
+        return (await self._verbs().calls.cancel(pending_id, by)).call
 
     # --- background agents --------------------------------------------------------------------
 

@@ -6,14 +6,10 @@ from perdure.app import Runtime, service_of, tenant_of
 from perdure.core.session.child_tasks import ChildTask, marked_description, task_answer
 from perdure.core.session.children import TASK_STATUSES
 from perdure.errors import Refused
-from perdure.runtime.agents.delegation import (
-    DEFAULT_TIMEOUT_MS,
-    is_blank,
-    parameter_missing,
-    parse_timeout,
-)
-from perdure.runtime.sessions.background import task_json
+from perdure.runtime.agents.delegation import is_blank, parameter_missing, parse_timeout
+from perdure.runtime.tasks.values import iso
 from perdure.runtime.values import Content
+from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS
 
 
 class BackgroundManager:
@@ -84,7 +80,7 @@ class BackgroundManager:
         tasks = [task async for task in listed]
         tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
         rows = [
-            {**_listed(task), **waiting} for task, waiting in await background.with_waiting(tasks)
+            {**_listed(task), **reasons} for task, reasons in await background.with_reasons(tasks)
         ]
         return {"tasks": rows, "count": len(tasks)}
 
@@ -112,4 +108,21 @@ class BackgroundManager:
 
 
 def _listed(task: ChildTask) -> dict[str, Any]:
-    return {"task_id": task.id, **task_json(task), "description": marked_description(task)}
+    """Return a row of the list, in the words of the specification."""
+    return {
+        "task_id": task.id,
+        "id": task.id,
+        "kind": "background",
+        "name": task.description,
+        "status": task.status,
+        "createdAt": iso(task.created_at),
+        "updatedAt": iso(task.updated_at),
+        "tenant": task.tenant,
+        "agent": task.agent,
+        "agents": [task.agent],
+        "description": marked_description(task),
+        "sessionID": task.session_id,
+        "parent": task.parent,
+        "ancestry": list(task.ancestry),
+        "resumeCount": task.resume_count,
+    }

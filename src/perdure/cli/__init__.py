@@ -1,8 +1,17 @@
 """The command line. Modules here import the runtime only when a command runs."""
 
+import sys
+
 
 def main() -> None:
     """Run the `perdure` program."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # while modules are imported; commands handle it themselves
+        sys.exit(130)
+
+
+def _run() -> None:
     from perdure.cli.process import relax_collector
 
     relax_collector()

@@ -10,15 +10,13 @@ from typing import Final, Literal, TypeVar
 import anyio
 
 from perdure.app import Runtime
-from perdure.cli.backend.base import Backend
-from perdure.cli.backend.find import find_session
-from perdure.cli.backend.local import LocalBackend, session_entry
+from perdure.cli.backend.kinds import Backend
+from perdure.cli.backend.local import LocalBackend
 from perdure.cli.logs import log_to_stderr
 from perdure.cli.process import run_async
 from perdure.cli.settings import CONFIG, Settings, config_file
 from perdure.config.load_object import load_object
 from perdure.errors import ConfigError
-from perdure.runtime.records.entries import SessionEntry
 from perdure.store.base import Unavailable
 
 R = TypeVar("R")
@@ -85,11 +83,6 @@ async def retry_unavailable(attempt: Callable[[], Awaitable[R]]) -> R:
             logger.warning("%s; next attempt in %g s", error.message, pause_s)
         await anyio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LAST_RETRY_S)
-
-
-async def find_entry(runtime: Runtime, typed_id: str) -> SessionEntry:
-    """Return the entry of the session that a typed id names. Raises NotFound or Refused."""
-    return await session_entry(runtime, await find_session(LocalBackend(runtime), typed_id))
 
 
 def load_runtime(settings: Settings, need: Need) -> Runtime:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final, TypeVar
 
 from perdure.cli.status import STATUS
@@ -33,7 +34,7 @@ def run_async(main: Callable[[], Awaitable[R]]) -> R:
     async def inside() -> R:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
-        def on_interrupt(number: int, _: object) -> None:
+        def on_interrupt(number: int, _: FrameType | None) -> None:
             interrupts.append(number)
             if len(interrupts) > 1 or task is None:
                 os._exit(INTERRUPTED)  # a call that cannot be cancelled holds up everything else
@@ -52,7 +53,14 @@ def run_async(main: Callable[[], Awaitable[R]]) -> R:
 
 
 @contextmanager
-def _handle_interrupts(handler: Callable[[int, object], None]) -> Iterator[None]:
+def asking() -> Iterator[None]:
+    """Let Ctrl-C end a question at once: the event loop, which it would cancel, waits for it."""
+    with _handle_interrupts(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handle_interrupts(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle SIGINT so inside the block; in a thread, where Python cannot, change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -4,9 +4,9 @@ import getpass
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
@@ -35,6 +35,8 @@ def login_name() -> str:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -67,7 +69,21 @@ class Settings:
         if self.has_code:
             return self.command("worker", *queue_option)
         words = " ".join(("perdure worker", *queue_option))
-        return f"{words} --config FILE (or --app MODULE:NAME), where {agent!r} is defined"
+        where = f", where {agent!r} is defined" if agent else ""
+        return f"{words} --config FILE (or --app MODULE:NAME){where}"
+
+    def complete(self, command: str) -> str | None:
+        """Return a command of a step with the options of this one; None if it needs code."""
+        if not command.startswith("perdure "):
+            return command
+        words = shlex.split(command)[1:]
+        if words[0] == "worker":
+            return self.worker_command("", words[2] if len(words) > 2 else DEFAULT)
+        drives = words[0] == "run" or words[:2] == ["sessions", "resume"]
+        if drives and not self.has_code and self.server is None:
+            return None
+        settings = replace(self, tenant=None) if "--tenant" in words else self
+        return settings.command(*words)
 
     def command(self, *words: str) -> str:
         """Return a command line to type that works on the same store or server as this one."""
@@ -136,7 +152,12 @@ def shared_options(command: F) -> F:
     return command
 
 
-with_settings = click.make_pass_decorator(Settings, ensure=True)
+_pass_settings = click.make_pass_decorator(Settings, ensure=True)
+
+
+def with_settings(command: Callable[Concatenate[Settings, P], R]) -> Callable[P, R]:
+    """Add the options that every command takes, and pass their values as the first argument."""
+    return shared_options(_pass_settings(command))
 
 
 def config_file(settings: Settings) -> str | None:

@@ -7,12 +7,31 @@ from typing import Any, Final, Literal, Self, TypeVar
 import anyio
 import httpx2
 
-from perdure.client.connection import HttpConnection, HttpRequest, page_path, url_path
-from perdure.client.events import follow
+from perdure.client.connection import (
+    HttpConnection,
+    TenantConnection,
+    page_path,
+    url_path,
+    without_none,
+)
+from perdure.client.events import StreamPosition, follow
 from perdure.client.session import Json, RemoteSession, new_session_id
 from perdure.client.tasks import RemoteTask, RemoteTasks
+from perdure.views import health
+from perdure.views.calls import PendingCall, PendingPage
+from perdure.views.events import Delta, Event
+from perdure.views.sessions import (
+    DecidedCall,
+    DecidedCalls,
+    Result,
+    SessionPage,
+    SessionSummary,
+    SubmittedResult,
+    SummaryPage,
+)
 
 R = TypeVar("R")
+P = TypeVar("P", SessionPage, SummaryPage, PendingPage, health.DeliveryPage)
 
 PATIENCE_S: Final = 30.0  # enough for a restart of the server
 
@@ -34,7 +53,7 @@ class Client:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._connection = HttpConnection(url, token, patience, transport)
-        self._tenant = tenant
+        self._tenant = TenantConnection(self._connection, tenant)
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"
@@ -63,7 +82,8 @@ class Client:
     def tenant(self, name: str | None) -> "Client":
         """Return a client with the same connection for one tenant; None for the token's own."""
         scoped = object.__new__(Client)
-        scoped._connection, scoped._tenant = self._connection, name
+        scoped._connection = self._connection
+        scoped._tenant = TenantConnection(self._connection, name)
         return scoped
 
     # --- sessions -----------------------------------------------------------------------------
@@ -81,9 +101,10 @@ class Client:
         `queue` names the queue of a new session; the default is its agent's.
         """
         session_id = new_session_id() if id is None else id
-        return RemoteSession(self._connection, self._tenant, session_id, agent, metadata, queue)
+        tenant = self._tenant.tenant
+        return RemoteSession(self._connection, tenant, session_id, agent, metadata, queue)
 
-    def sessions(
+    async def sessions(
         self,
         *,
         state: str | None = None,
@@ -91,43 +112,63 @@ class Client:
         parent: str | None = None,
         metadata: Mapping[str, str] | None = None,
         search: str | None = None,
-        sort: Literal["id", "updated"] | None = None,
-    ) -> AsyncIterator[Json]:
-        """Iterate over sessions with their current state; `updated`: the last changed first.
+    ) -> AsyncIterator[Result]:
+        """Iterate over sessions by id, with their current state."""
+        filters = {"state": state, "agent": agent, "parent": parent, "q": search}
+        params = {**filters, **_metadata_params(metadata)}
+        async for page in self._pages("/sessions", SessionPage, params):
+            for session in page.sessions:
+                yield session
 
-        Those are summaries: turns, usage and what each waits for, without output and todos.
+    async def summaries(
+        self,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        parent: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        search: str | None = None,
+    ) -> AsyncIterator[SessionSummary]:
+        """Iterate over summaries of sessions, the last changed first.
+
+        They have turns, usage and what each waits for, without output and todos.
         """
-        params: Json = {"state": state, "agent": agent, "parent": parent, "q": search}
-        params["sort"] = sort
-        params |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
-        return self._pages("/sessions", "sessions", params)
+        filters = {"state": state, "agent": agent, "parent": parent, "q": search}
+        params = {**filters, **_metadata_params(metadata), "sort": "updated"}
+        async for page in self._pages("/sessions", SummaryPage, params):
+            for session in page.sessions:
+                yield session
 
-    def stream(
+    async def stream(
         self,
         *,
         session: str | None = None,
         after: int | None = None,
         types: Collection[str] = (),
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncIterator[Event]:
         """Iterate over events of all sessions (or one) as they come, from now or after a `pos`."""
-        params = self._scope if after is None else {**self._scope, "after": after}
-        events = follow(self._connection, "/events", params, "pos", after)
-        return _filter_events(events, session, types)
+        params = {**self._tenant.scope, **({} if after is None else {"after": after})}
+        position = StreamPosition("pos", after)
+        async for event in follow(self._connection, "/events", params, Event, position):
+            if isinstance(event, Delta) or session not in (None, event.session_id):
+                continue
+            if not types or event.type in types:
+                yield event
 
-    async def statistics(self, hours: int = 24) -> Json:
+    async def statistics(self, hours: int = 24) -> health.Statistics:
         """Return how many calls were made, settled and expired per hour, and how fast."""
-        return await self._request("GET", "/stats", {"hours": hours})
+        return await self._tenant.read("GET", "/stats", health.Statistics, {"hours": hours})
 
-    async def doctor(self) -> Json:
+    async def doctor(self) -> health.Health:
         """Return the checks of the server's store, its workers and queues. Raises NotAllowed."""
-        return await self._request("GET", "/doctor")
+        return await self._tenant.read("GET", "/doctor", health.Health)
 
     # --- tasks --------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> RemoteTasks:
         """Tasks of every kind: `client.tasks(parent=…)` iterates over them, newest first."""
-        return RemoteTasks(self._connection, self._tenant)
+        return RemoteTasks(self._connection, self._tenant.tenant)
 
     def task(self, id: str) -> RemoteTask:  # noqa: A002 - the word that users know
         """Return the handle of a background agent, without a request."""
@@ -149,11 +190,11 @@ class Client:
         launched = await self.tasks.spawn(
             agent, prompt, parent=parent, description=description, key=key
         )
-        return self.task(launched["taskId"])
+        return self.task(launched.id)
 
     # --- pending calls ------------------------------------------------------------------------
 
-    def pending(
+    async def pending(
         self,
         *,
         session: str | None = None,
@@ -161,14 +202,16 @@ class Client:
         tool: str | None = None,
         status: str | None = None,
         sort: Literal["age", "expires", "newest"] | None = None,
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncIterator[PendingCall]:
         """Iterate over open calls; `status` may also be that of settled calls, or "all"."""
         params = {"sessionID": session, "kind": kind, "tool": tool, "status": status, "sort": sort}
-        return self._pages("/pending", "pending", params)
+        async for page in self._pages("/pending", PendingPage, params):
+            for call in page.pending:
+                yield call
 
-    async def pending_call(self, pending_id: str) -> Json:
+    async def pending_call(self, pending_id: str) -> PendingCall:
         """Return one pending call, open or settled. Raises NotFound."""
-        return await self._request("GET", page_path("pending", pending_id))
+        return await self._tenant.read("GET", page_path("pending", pending_id), PendingCall)
 
     async def approve(
         self,
@@ -179,7 +222,7 @@ class Client:
         note: str | None = None,
         remember: bool | str | None = None,
         all_tools: bool | None = None,
-    ) -> Json:
+    ) -> DecidedCall:
         """Approve a call: exactly the stored call runs, with `args` merged over its arguments.
 
         A rule in `remember` that covers every tool needs `all_tools`.
@@ -195,28 +238,29 @@ class Client:
         reason: str | None = None,
         remember: bool | str | None = None,
         all_tools: bool | None = None,
-    ) -> Json:
+    ) -> DecidedCall:
         """Deny a call: it does not run, and the model gets the reason."""
         fields = {"by": by, "reason": reason, "remember": remember, "allTools": all_tools}
         return await self._decide(pending_id, "deny", **fields)
 
-    async def respond(self, pending_id: str, output: Any, *, by: str | None = None) -> Json:
+    async def respond(self, pending_id: str, output: Any, *, by: str | None = None) -> DecidedCall:
         """Answer a question with any JSON, or give an output instead of running a call."""
         path = url_path("pending", pending_id, "respond")
-        body = {"output": output, **_without_none(by=by)}
-        return await self._request("POST", path, body=body, repeatable=True)
+        body = {"output": output, **without_none({"by": by})}
+        return await self._tenant.read("POST", path, DecidedCall, body=body, repeatable=True)
 
     async def decide(
         self, decisions: Sequence[Mapping[str, Any]], *, by: str | None = None
-    ) -> list[Json]:
+    ) -> list[DecidedCall]:
         """Decide about several calls in one commit, about all or none; returns the calls.
 
         Each is `{"pendingID": …, "decision": "approve" | "edit" | "deny" | "respond"}` with the
         fields of that decision.
         """
-        body = {"decisions": list(decisions), **_without_none(by=by)}
-        response = await self._request("POST", "/decisions", body=body, repeatable=True)
-        return list(response["decisions"])
+        body = without_none({"decisions": list(decisions), "by": by})
+        options: Json = {"body": body, "repeatable": True}
+        decided = await self._tenant.read("POST", "/decisions", DecidedCalls, **options)
+        return list(decided.decisions)
 
     async def submit_result(
         self,
@@ -226,80 +270,66 @@ class Client:
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
-    ) -> Json:
-        """Submit the result of a deferred call: text or any other JSON value.
-
-        Returns `{success, sessionID, duplicate}`.
-        """
-        result = {"output": output, **_without_none(title=title, metadata=metadata)}
-        body = _without_none(pendingID=pending_id, result=result, by=by)
+    ) -> SubmittedResult:
+        """Submit the result of a deferred call: text or any other JSON value."""
+        result = {"output": output, **without_none({"title": title, "metadata": metadata})}
+        body = without_none({"pendingID": pending_id, "result": result, "by": by})
         return await self._submit("result", body)
 
-    async def submit_error(self, pending_id: str, error: str, *, by: str | None = None) -> Json:
-        """Submit the error of a deferred call; returns `{success, sessionID, duplicate}`."""
-        return await self._submit("error", _without_none(pendingID=pending_id, error=error, by=by))
+    async def submit_error(
+        self, pending_id: str, error: str, *, by: str | None = None
+    ) -> SubmittedResult:
+        """Submit the error of a deferred call."""
+        body = without_none({"pendingID": pending_id, "error": error, "by": by})
+        return await self._submit("error", body)
 
-    async def cancel(self, pending_id: str, *, by: str | None = None) -> Json:
+    async def cancel(self, pending_id: str, *, by: str | None = None) -> DecidedCall:
         """Cancel one pending call; the model is informed."""
         path = url_path("async-tool", "pending", pending_id)
-        return await self._request("DELETE", path, _without_none(by=by))
+        return await self._tenant.read("DELETE", path, DecidedCall, {"by": by})
 
-    async def _decide(self, pending_id: str, verb: str, **fields: Any) -> Json:
-        path = url_path("pending", pending_id, verb)
-        return await self._request("POST", path, body=_without_none(**fields), repeatable=True)
+    async def _decide(self, pending_id: str, verb: str, **fields: Any) -> DecidedCall:
+        path, body = url_path("pending", pending_id, verb), without_none(fields)
+        return await self._tenant.read("POST", path, DecidedCall, body=body, repeatable=True)
 
-    async def _submit(self, kind: str, body: Json) -> Json:
-        return await self._request("POST", f"/async-tool/{kind}", body=body, repeatable=True)
+    async def _submit(self, kind: str, body: Json) -> SubmittedResult:
+        options: Json = {"body": body, "repeatable": True}
+        return await self._tenant.read("POST", f"/async-tool/{kind}", SubmittedResult, **options)
 
     # --- agents and deliveries ----------------------------------------------------------------
 
-    async def agents(self) -> list[Json]:
+    async def agents(self) -> list[health.AgentInfo]:
         """Return the agents of the server."""
-        return list((await self._request("GET", "/agents"))["agents"])
+        return list((await self._tenant.read("GET", "/agents", health.AgentList)).agents)
 
-    def deliveries(
+    async def deliveries(
         self, *, status: str | None = None, session: str | None = None
-    ) -> AsyncIterator[Json]:
+    ) -> AsyncIterator[health.DeliveryInfo]:
         """Iterate over webhook deliveries."""
         params = {"status": status, "sessionID": session}
-        return self._pages("/deliveries", "deliveries", params)
+        async for page in self._pages("/deliveries", health.DeliveryPage, params):
+            for delivery in page.deliveries:
+                yield delivery
 
-    async def delivery(self, delivery_id: str) -> Json:
+    async def delivery(self, delivery_id: str) -> health.DeliveryDetails:
         """Return one delivery with its body and the log of its attempts. Raises NotFound."""
-        return await self._request("GET", url_path("deliveries", delivery_id))
+        path = url_path("deliveries", delivery_id)
+        return await self._tenant.read("GET", path, health.DeliveryDetails)
 
-    async def redeliver(self, delivery_id: str) -> Json:
+    async def redeliver(self, delivery_id: str) -> health.DeliveryInfo:
         """Deliver again, under the same id, as soon as a worker can."""
-        return await self._request("POST", url_path("deliveries", delivery_id, "redeliver"))
+        path = url_path("deliveries", delivery_id, "redeliver")
+        return await self._tenant.read("POST", path, health.DeliveryInfo)
 
-    @property
-    def _scope(self) -> dict[str, Any]:
-        return {} if self._tenant is None else {"tenant": self._tenant}
-
-    async def _request(
-        self, method: str, path: str, params: Mapping[str, Any] | None = None, **options: Any
-    ) -> Json:
-        request = HttpRequest(method, path, {**(params or {}), **self._scope}, **options)
-        return dict((await self._connection.send(request)).body or {})
-
-    async def _pages(self, path: str, name: str, params: Mapping[str, Any]) -> AsyncIterator[Json]:
+    async def _pages(self, path: str, kind: type[P], params: Mapping[str, Any]) -> AsyncIterator[P]:
         cursor: str | None = None
         while True:
-            page = await self._request("GET", path, {**params, "cursor": cursor})
-            for item in page[name]:
-                yield item
-            cursor = page["next"]
+            page = await self._tenant.read("GET", path, kind, {**params, "cursor": cursor})
+            yield page
+            cursor = page.next
             if cursor is None:
                 return
 
 
-async def _filter_events(
-    events: AsyncIterator[Json], session: str | None, types: Collection[str]
-) -> AsyncIterator[Json]:
-    async for event in events:
-        if session in (None, event["sessionID"]) and (not types or event["type"] in types):
-            yield event
-
-
-def _without_none(**fields: Any) -> Json:
-    return {name: value for name, value in fields.items() if value is not None}
+def _metadata_params(metadata: Mapping[str, str] | None) -> Json:
+    return {f"metadata.{name}": value for name, value in (metadata or {}).items()}

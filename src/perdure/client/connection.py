@@ -4,15 +4,18 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any, Final, NamedTuple, Self
+from typing import IO, Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import anyio
 import httpx2
+import msgspec
 from anyio import to_thread
 
 from perdure.client.errors import UNAVAILABLE_STATUSES, response_error, response_lost, unreachable
-from perdure.errors import ConfigError, PerdureError, StoreError
+from perdure.errors import ConfigError, Corrupt, PerdureError, StoreError
+
+T = TypeVar("T")
 
 RESPONSE_S: Final = 30.0  # how long a response may take, beyond the wait that was requested
 CONNECT_S: Final = 5.0
@@ -43,10 +46,10 @@ class HttpRequest:
 
 
 class HttpResponse(NamedTuple):
-    """Status and decoded body of a response."""
+    """Status and content of a response."""
 
     status: int
-    body: Any
+    content: bytes | str
 
 
 class _FailedAttempt(NamedTuple):
@@ -120,6 +123,26 @@ class HttpConnection:
             )
         return self._http
 
+    def decode(self, content: bytes | str, kind: type[T]) -> T:
+        """Return a view. Fields that a newer server has added to it are ignored.
+
+        Words that it has added are read; an object of a type that only it has is an error.
+        """
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if str(error).startswith("Invalid value "):  # of the tag of an object
+                raise StoreError(
+                    f"the server at {self.url} is newer than this client: {error}",
+                    code="SERVER_NEWER",
+                    hint="upgrade perdure here to the version of the server",
+                ) from error
+            raise StoreError(
+                f"the response of {self.url} is not one of a perdure server: {error}",
+                code="NOT_PERDURE",
+                hint="check the URL, and the versions of client and server",
+            ) from error
+
     async def send(self, request: HttpRequest) -> HttpResponse:
         """Return the response to a request. Raises the server's error, or StoreError without one.
 
@@ -138,7 +161,7 @@ class HttpConnection:
             response = await self.client.request(
                 request.method,
                 request.path,
-                params=_params(request.params),
+                params=without_none(request.params or {}),
                 json=request.body,
                 content=request.content,
                 headers={} if request.key is None else {"Idempotency-Key": request.key},
@@ -150,16 +173,16 @@ class HttpConnection:
             lost = response_lost(self.url, error, repeatable=request.is_repeatable)
             return _FailedAttempt(lost, may_retry=request.is_repeatable)
         if response.is_success:
-            return HttpResponse(response.status_code, _json(response))
-        return _FailedAttempt(
-            response_error(response), _may_repeat(request, response), _retry_after(response)
-        )
+            return HttpResponse(response.status_code, response.content)
+        refusal = response_error(response)
+        may_retry = _may_repeat(request, response) and not isinstance(refusal, Corrupt)
+        return _FailedAttempt(refusal, may_retry, _retry_after(response))
 
     async def download(self, path: str, params: Mapping[str, Any], file: IO[bytes]) -> None:
         """Write the body of a response into a file. Raises the server's error, or StoreError."""
         try:
             async with self.client.stream(
-                "GET", path, params=_params(params), timeout=_PATIENT
+                "GET", path, params=without_none(params or {}), timeout=_PATIENT
             ) as response:
                 if not response.is_success:
                     await response.aread()
@@ -171,13 +194,15 @@ class HttpConnection:
         except httpx2.TransportError as error:
             raise response_lost(self.url, error, repeatable=True) from error
 
-    async def upload(self, path: str, params: Mapping[str, Any], file: IO[bytes]) -> Any:
-        """Send a whole file as the body of a request, and return the decoded response."""
+    async def upload(
+        self, path: str, params: Mapping[str, Any], file: IO[bytes], kind: type[T]
+    ) -> T:
+        """Send a whole file as the body of a request, and return the view in the response."""
         file.seek(0)
         try:
             response = await self.client.post(
                 path,
-                params=_params(params),
+                params=without_none(params or {}),
                 content=_pieces(file),
                 headers={"Content-Type": "application/octet-stream"},
                 timeout=_PATIENT,
@@ -188,7 +213,39 @@ class HttpConnection:
             raise response_lost(self.url, error, repeatable=False) from error
         if not response.is_success:
             raise response_error(response)
-        return _json(response)
+        return self.decode(response.content, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantConnection:
+    """Connection for one tenant; without a tenant, that of the token."""
+
+    connection: HttpConnection
+    tenant: str | None
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """The parameters that every request has."""
+        return {} if self.tenant is None else {"tenant": self.tenant}
+
+    async def read(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        params: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> T:
+        """Return the view in the response to a request. Raises the server's error."""
+        response = await self.send(method, path, params, **options)
+        return self.connection.decode(response.content, kind)
+
+    async def send(
+        self, method: str, path: str, params: Mapping[str, Any] | None = None, **options: Any
+    ) -> HttpResponse:
+        """Return the response to a request. Raises the server's error."""
+        request = HttpRequest(method, path, {**(params or {}), **self.scope}, **options)
+        return await self.connection.send(request)
 
 
 async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
@@ -231,21 +288,9 @@ def _retry_after(response: httpx2.Response) -> float:
     return float(seconds) if seconds.isdecimal() else 0.0
 
 
-def _json(response: httpx2.Response) -> Any:
-    if not response.content:
-        return None
-    try:
-        return response.json()
-    except ValueError as error:
-        raise StoreError(
-            f"the response of {response.request.url.host} is not JSON",
-            code="NOT_PERDURE",
-            hint="check the URL",
-        ) from error
-
-
-def _params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (params or {}).items() if value is not None}
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters or keys of a request that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _check_url(url: str) -> str:

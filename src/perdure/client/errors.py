@@ -5,7 +5,15 @@ from typing import Any, Final
 
 import httpx2
 
-from perdure.errors import Conflict, NotAllowed, NotFound, PerdureError, Refused, StoreError
+from perdure.errors import (
+    Conflict,
+    Corrupt,
+    NotAllowed,
+    NotFound,
+    PerdureError,
+    Refused,
+    StoreError,
+)
 
 _CLASSES: Final[Mapping[int, type[PerdureError]]] = {
     400: Refused,
@@ -26,6 +34,8 @@ def response_error(response: httpx2.Response) -> PerdureError:
     error_class = _CLASSES.get(status, PerdureError)
     body = _error_body(response)
     if body is not None:
+        if body.get("code") == Corrupt.code:
+            error_class = Corrupt
         details = body.get("details")
         return error_class(
             str(body["error"]),

@@ -1,13 +1,17 @@
 """Events of a server: after a broken connection the stream continues after the last event."""
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import httpx2
 
 from perdure.client.connection import CONNECT_S, HttpConnection, RetryTimer
 from perdure.client.errors import UNAVAILABLE_STATUSES, response_error, unreachable
 from perdure.errors import PerdureError
+from perdure.views.events import Delta, Event
+from perdure.views.tasks import LogRecord
+
+R = TypeVar("R", Event, LogRecord)
 
 SILENCE_S: Final = 60.0  # the server sends a keep-alive every few seconds
 MAX_EVENT_BYTES: Final = 64 * 2**20
@@ -20,22 +24,21 @@ async def follow(
     connection: HttpConnection,
     path: str,
     params: Mapping[str, Any],
-    field: PositionField,
-    after: int | None,
-) -> AsyncIterator[dict[str, Any]]:
-    """Yield the events after `after` (None: from now on), each once, without end; and deltas.
+    kind: type[R],
+    position: "StreamPosition",
+) -> AsyncIterator[R | Delta]:
+    """Yield the items after a position (None: from now on), each once, without end; and deltas.
 
-    A delta is `{"type": "delta", "data": …}`. Raises the server's error if it refuses the
-    request, and StoreError once it has been unreachable for longer than the client's patience.
+    Raises the server's error if it refuses the request, and StoreError once it has been
+    unreachable for longer than the client's patience.
     """
     timer = RetryTimer(connection.patience_s)
-    position = _StreamPosition(field, after)
     while True:
         try:
-            async for event_id, event in _connect(connection, path, params, position.last):
+            async for event_id, item in _connect(connection, path, params, kind, position.last):
                 timer.renew()
-                if position.advance(event_id, event) and event is not None:
-                    yield event
+                if position.advance(event_id, item) and item is not None:
+                    yield item
             error: PerdureError | None = None
         except httpx2.TransportError as broken:
             error = unreachable(connection.url, broken)
@@ -45,18 +48,18 @@ async def follow(
             raise error or unreachable(connection.url, ConnectionError("the stream ended"))
 
 
-class _StreamPosition:
-    """Position of the last event received."""
+class StreamPosition:
+    """Position of the last item received."""
 
     def __init__(self, field: PositionField, last: int | None) -> None:
         self._field = field
         self.last = last
 
-    def advance(self, event_id: int, event: Mapping[str, Any] | None) -> bool:
-        """Move to an event, and report whether it is new. Deltas have no position."""
-        if event is not None and event["type"] == DELTA:
+    def advance(self, event_id: int, item: Event | LogRecord | Delta | None) -> bool:
+        """Move to an item, and report whether it is new. Deltas have no position."""
+        if isinstance(item, Delta):
             return True
-        position = event_id if event is None else int(event[self._field])
+        position = event_id if item is None else int(getattr(item, self._field))
         if self.last is not None and position <= self.last:
             return False
         self.last = position
@@ -72,9 +75,13 @@ class _ServerAway(Exception):
 
 
 async def _connect(
-    connection: HttpConnection, path: str, params: Mapping[str, Any], last: int | None
-) -> AsyncIterator[tuple[int, dict[str, Any] | None]]:
-    """Yield the ids and events of one connection; the event is None if only its id was sent."""
+    connection: HttpConnection,
+    path: str,
+    params: Mapping[str, Any],
+    kind: type[R],
+    last: int | None,
+) -> AsyncIterator[tuple[int, R | Delta | None]]:
+    """Yield the ids and items of one connection; the item is None if only its id was sent."""
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
     if last is not None:
         headers["Last-Event-ID"] = str(last)
@@ -91,6 +98,7 @@ async def _connect(
             event_id = int(message.id) if message.id.isdecimal() else 0
             if not message.data:
                 yield event_id, None
-                continue
-            data: Any = message.json()
-            yield event_id, {"type": DELTA, "data": data} if message.event == DELTA else data
+            elif message.event == DELTA:
+                yield event_id, connection.decode(message.data, Delta)
+            else:
+                yield event_id, connection.decode(message.data, kind)

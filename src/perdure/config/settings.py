@@ -178,6 +178,7 @@ class McpConfig:
     enabled: bool = True
     block: timedelta = timedelta(seconds=50)
     approve: bool = False  # clients may decide pending calls, as far as their role allows it
+    links: bool = False  # results of tools link to the resources of their task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,9 @@ from perdure.config.kinds import (
     choice,
     integer,
 )
-from perdure.core.literals import DecisionKind, Role
 from perdure.core.providers import catalog as providers
 from perdure.core.session.permissions import EFFECTS
+from perdure.views.literals import DecisionKind, Role
 
 BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 PROVIDERS: Final = ("scripted", *providers.PROVIDERS)
@@ -199,7 +199,7 @@ _SERVER: Final = Block(
         "webhooks": Many(_WEBHOOK),
         "webhook_allow": Many(HOST_OR_NETWORK),
         "expiring_after": SHARE,
-        "mcp": Block({"enabled": FLAG, "block": DURATION, "approve": FLAG}),
+        "mcp": Block({"enabled": FLAG, "block": DURATION, "approve": FLAG, "links": FLAG}),
     }
 )
 _EXEC_LIMITS: Final = Block(

@@ -18,8 +18,10 @@ ENVELOPE: Final = 10  # levels that a body, an event or a line of a file adds ar
 READABLE_DEPTH: Final = 500  # of stored data; earlier versions had no limit
 TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 _HINT: Final = "flatten it, or pass the nested part as JSON text"
-_NOT_BRACKETS: Final = re.compile(rb'"(?:[^"\\]+|\\.)*"|[^\[\]{}"]+', re.DOTALL)
-_TOKENS: Final = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[\]{}]', re.DOTALL)
+# Possessive, and a string without its end goes to the end: no data is matched in two ways.
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
+_NOT_BRACKETS: Final = re.compile(_STRING + rb'|[^\[\]{}"]+', re.DOTALL)
+_TOKENS: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 _PRUNED: Final = b'"[nested too deeply]"'
 _AS_LISTS: Final = bytes.maketrans(b"{}", b"[]")
 

@@ -26,6 +26,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "null": (type(None),),
 }
 _DEPTH: Final = 64  # stops recursive references
+_STEPS: Final = 20_000  # of one check: references that branch would take for ever
 _MAX_PATH: Final = 40  # characters shown of the path of a value that is nested too deeply
 
 
@@ -51,9 +52,8 @@ def schema_defect(schema: Any, path: str = "", depth: int = 0) -> str | None:
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     if not isinstance(kinds, list | tuple) or any(kind not in _TYPES for kind in kinds):
         return f"the type of {name} must be one of {', '.join(_TYPES)}"
-    for key in ("required", "enum", "anyOf", "oneOf", "allOf"):
-        if not isinstance(schema.get(key, []), list | tuple):
-            return f"{key} of {name} must be a list"
+    if defect := _list_defect(schema, name):
+        return defect
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping):
         return f"properties of {name} must be an object"
@@ -64,16 +64,27 @@ def schema_defect(schema: Any, path: str = "", depth: int = 0) -> str | None:
     return _first(schema_defect(part, where, depth + 1) for where, part in parts.items())
 
 
+def _list_defect(schema: Mapping[str, Any], name: str) -> str | None:
+    for key in ("required", "enum", "anyOf", "oneOf", "allOf"):
+        if not isinstance(schema.get(key, []), list | tuple):
+            return f"{key} of {name} must be a list"
+    if not all(isinstance(key, str) for key in schema.get("required", ())):
+        return f"required of {name} must be a list of names"
+    return None
+
+
 class _SchemaCheck:
     """Check of one value; `root` is the schema that references point into."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._steps_left = _STEPS
 
     def run(self, value: Any, schema: Schema, path: str, depth: int) -> Iterator[tuple[str, str]]:
+        self._steps_left -= 1
         if schema is False:
             yield path, "is not allowed"
-        if not isinstance(schema, Mapping) or depth > _DEPTH:
+        if not isinstance(schema, Mapping) or depth > _DEPTH or self._steps_left < 0:
             return
         for part in (*self._target(schema), *schema.get("allOf", ())):
             yield from self.run(value, part, path, depth + 1)

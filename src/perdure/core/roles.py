@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from perdure.core.literals import Role
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.errors import Refused
+from perdure.views.literals import Role
 
 
 class Permit(StrEnum):

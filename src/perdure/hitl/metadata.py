@@ -22,9 +22,11 @@ from perdure.hitl.state import (
 )
 from perdure.hitl.state_view import RunSettings, expired_state, paused_state
 from perdure.runtime.records.content import check_size
-from perdure.runtime.records.entries import SessionEntry
+from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
+from perdure.views.sessions import PausedState
 
 Metadata = dict[str, Any]
 
@@ -139,20 +141,22 @@ def _is_of_pause(stored: Any, state: ExecutionState) -> bool:
     return stored is not None and (call is None or now is None or call.id == now.id)
 
 
-async def pause_json(service: Service, entry: SessionEntry) -> dict[str, Any]:
-    """Return a session's open calls and the states of its paused runs.
+async def pause_state(service: Service, verbs: SessionVerbs, session_id: str) -> PausedState:
+    """Return a session's open calls as its caller sees them, and the states of its paused runs.
 
     `age` is how long it has been waiting, in ms.
     """
-    session = (await service.result(entry)).to_json()
+    result = await verbs.get(session_id)
+    entry = await service.get(SessionRef(result.tenant, session_id))
     metadata = await session_metadata(service, entry)
     now = service.now()
-    since = min((call["time"]["created"] for call in session["pending"]), default=now)
-    return {
-        **{name: session[name] for name in ("sessionID", "state", "pending")},
-        PENDING_EXECUTIONS: metadata.get(PENDING_EXECUTIONS, {}),
-        "age": now - since,
-    }
+    return PausedState(
+        session_id=result.session_id,
+        state=result.state,
+        pending=result.pending,
+        pending_executions=metadata.get(PENDING_EXECUTIONS, {}),
+        age=now - min((call.time.created for call in result.pending), default=now),
+    )
 
 
 def _computed_state(service: Service, log: Log, session_id: str) -> ExecutionState | None:

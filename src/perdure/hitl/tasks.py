@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from perdure.app import Runtime, tenant_of
-from perdure.core.literals import RunState
 from perdure.core.pending import requests
 from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
 from perdure.core.session.naming import SessionRecord
@@ -15,7 +14,8 @@ from perdure.errors import Refused
 from perdure.hitl.access import open_service
 from perdure.runtime.records.entries import STUCK
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.values import PendingCall
+from perdure.views.calls import PendingCall
+from perdure.views.literals import RunState
 
 logger = logging.getLogger("perdure")
 
@@ -107,7 +107,7 @@ def approval_request(call: PendingCall | PendingRecord | Mapping[str, Any]) -> d
     """
     if isinstance(call, PendingRecord):
         return requests.approval_request(call)
-    request = call.request if isinstance(call, PendingCall) else _request_in(call)
+    request = _request_in(call.to_json() if isinstance(call, PendingCall) else call)
     if request is None:
         raise Refused(
             "no approver is asked about this call, or it is not a pending call",

@@ -24,4 +24,4 @@ async def settle(rt: Runtime, pending_id: str, command: Command) -> Settlement:
 
 def call_json(rt: Runtime, record: PendingRecord) -> Call:
     """Return a record as JSON, with the names of the wire format."""
-    return service_of(rt).calls.to_json(record)
+    return service_of(rt).calls.view(record).to_json()

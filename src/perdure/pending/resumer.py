@@ -12,7 +12,7 @@ from perdure.errors import Corrupt, NotFound, StoreError
 from perdure.pending.access import Calls, call_json, session_entry, settle
 from perdure.pending.records import submit_command
 from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.views import Result
+from perdure.views.sessions import Result
 
 
 class SessionResumer:

@@ -21,12 +21,13 @@ from perdure.pending.records import json_object
 from perdure.runtime.agents.agent import Agent
 from perdure.runtime.ids import new_id, secret_id
 from perdure.runtime.inbox.sessions import NewMessage
-from perdure.runtime.models.base import Delta, Request
+from perdure.runtime.models.base import Request
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.tools.invoke import invoke
 from perdure.runtime.tools.outputs import Deferred, parse_deferred
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context, Duration, parse_duration
+from perdure.views.events import Delta
 
 AGENT: Final = "async-tools"  # owns the sessions of the calls that `execute` starts
 

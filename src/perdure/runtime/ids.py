@@ -1,10 +1,10 @@
 """Ids that perdure creates: sortable ones, and unguessable ones."""
 
 import hashlib
-import secrets
-import time
 from collections.abc import Iterator
 from typing import Final
+
+from perdure.runtime import host
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
 _PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -19,7 +19,7 @@ def new_id(prefix: str) -> str:
     Ids that one thread creates sort within a millisecond too: a later one has the random bits of
     the one before and a random distance from it.
     """
-    now, bits = time.time_ns() // 1_000_000, secrets.randbits(79)
+    now, bits = host.instant_ns() // 1_000_000, host.random_bits(79)
     last, last_bits = _last_id
     if now == last:
         bits = last_bits + 1 + (bits >> 15)
@@ -29,7 +29,7 @@ def new_id(prefix: str) -> str:
 
 def secret_id(prefix: str) -> str:
     """Return an id that cannot be guessed, not even from other ids: 130 random bits."""
-    return f"{prefix}_{_base32(secrets.randbits(130), 26)}"
+    return f"{prefix}_{_base32(host.random_bits(130), 26)}"
 
 
 def secret_ids(prefix: str) -> Iterator[str]:
@@ -38,7 +38,7 @@ def secret_ids(prefix: str) -> Iterator[str]:
     For ids that mean something in this process only: a fork yields the same ones.
     """
     while True:
-        letters = " " + secrets.token_bytes(16 * 64).hex(" ", 16)
+        letters = " " + host.random_bytes(16 * 64).hex(" ", 16)
         yield from letters.replace(" ", f" {prefix}_").split()
 
 

@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Final
 
 from perdure.core.session import queues
-from perdure.core.session.naming import SUSPECT_FROM_TRY, SessionRecord, parse_stream_kind
+from perdure.core.session.naming import SessionRecord, parse_stream_kind
 from perdure.errors import PerdureError
-from perdure.store.base import Store
+from perdure.store.base import SUSPECT_TRIES, Slice, Store
 from perdure.store.inspect import Vitals
 
 
@@ -28,39 +28,52 @@ HELD_BACK: Final = "HELD_BACK"
 NOT_STUCK: Final = frozenset({"NO_WORKER", HELD_BACK})  # problems that end without a change of code
 
 
-async def no_worker_problem(store: Store, record: SessionRecord, tries: int = 0) -> PerdureError:
-    """Return the problem of a session that is due and has no driver.
+def is_suspect(position: Slice) -> bool:
+    """Return whether the last two processes that drove a session stopped, and none drives it."""
+    is_free = position.holder is None and position.due is not None
+    return is_free and position.tries >= SUSPECT_TRIES
 
-    `tries` counts the processes that drove it since it last got a record.
+
+async def held_back_problem(
+    store: Store, position: Slice, queue: str, since: int
+) -> PerdureError | None:
+    """Return the problem of a suspect that workers do not drive yet; None if it has none.
+
+    `since` is the instant of its last record. Its details have it, or until when it is put off.
     """
+    due, text = position.due, "processes that drove it stopped before they recorded anything"
+    if due is None or not is_suspect(position):
+        return None
+    if due > store.now():
+        return PerdureError(
+            f"the last {position.tries} {text}, and the pause grows with each",
+            code=HELD_BACK,
+            hint="a worker tries again after the pause",
+            details={"until": due},
+        )
+    if not await _is_served(store, queue):
+        return None
+    return PerdureError(
+        f"the last {position.tries} {text}, and such sessions are driven a few at a time",
+        code=HELD_BACK,
+        hint="it is driven when others like it have recorded something; the log of the worker says "
+        "how many wait",
+        details={"since": since},
+    )
+
+
+async def no_worker_problem(store: Store, record: SessionRecord) -> PerdureError:
+    """Return the problem of a session that is due and has no driver."""
     queue = record.queue
     is_served = await _is_served(store, queue)
-    if is_served and tries + 1 >= SUSPECT_FROM_TRY:
-        return PerdureError(
-            f"the last {tries} processes that drove it stopped before they recorded anything, and "
-            "such sessions are driven a few at a time",
-            code=HELD_BACK,
-            hint="it is driven when others like it have recorded something; the log of the worker "
-            "says how many wait",
-        )
     if is_served:
         return PerdureError(
             "it is due, and no worker drives it",
             code="NO_WORKER",
-            hint=f"the workers that run are busy or do not have agent {record.agent!r}: "
-            "start one where it is defined, perdure worker --app MODULE:NAME",
+            hint=f"the workers that run are busy, or do not have agent {record.agent!r}",
         )
-    if queue == queues.DEFAULT:
-        return PerdureError(
-            "it is due, and no worker drives it",
-            code="NO_WORKER",
-            hint=f"perdure worker, or: perdure sessions resume {record.id}",
-        )
-    return PerdureError(
-        f"it is due, and no worker serves its queue {queue}",
-        code="NO_WORKER",
-        hint=f"perdure worker --queue {queue}",
-    )
+    text = "drives it" if queue == queues.DEFAULT else f"serves its queue {queue}"
+    return PerdureError(f"it is due, and no worker {text}", code="NO_WORKER")
 
 
 async def _is_served(store: Store, queue: str) -> bool:

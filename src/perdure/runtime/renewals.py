@@ -9,12 +9,12 @@ and others must be able to take over.
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from perdure.errors import StoreError
+from perdure.runtime import host
 from perdure.store.base import Lost, RenewsInThreads, Store
 
 logger = logging.getLogger("perdure")
@@ -46,11 +46,11 @@ class Renewals:
     def is_valid(self, holder: str) -> bool:
         """Return whether the row of this holder is still valid by our own clock."""
         row = self._row
-        return row.holder == holder and time.monotonic() < row.until
+        return row.holder == holder and host.elapsed() < row.until
 
     async def join(self, holder: str) -> None:
         """Create the row of a holder and keep it. Raises Lost, StoreError."""
-        sent_at = time.monotonic()
+        sent_at = host.elapsed()
         await self._store.renew(holder, self._lease_ms, join=True)
         with self._guard:
             self._row = _Row(holder, sent_at + self._lease_s)
@@ -62,7 +62,7 @@ class Renewals:
 
     async def renew(self, holder: str) -> None:
         """Renew the row from the event loop. Raises Lost, StoreError."""
-        sent_at = time.monotonic()
+        sent_at = host.elapsed()
         await self._store.renew(holder, self._lease_ms)
         self._extend(holder, sent_at)
 
@@ -92,7 +92,7 @@ class Renewals:
             stop.set()  # the thread ends on its own: a renewal after the end changes nothing
 
     def _see_loop(self) -> None:
-        self._loop_seen_at = time.monotonic()
+        self._loop_seen_at = host.elapsed()
         self._is_loop_asked = False
 
     # --- the thread ---
@@ -107,7 +107,7 @@ class Renewals:
                     loop.call_soon_threadsafe(self._see_loop)
                 except RuntimeError:  # the event loop is closed
                     return
-            row, now = self._row, time.monotonic()
+            row, now = self._row, host.elapsed()
             is_late = row.until - now < self._lease_s * LATE
             is_silent = now - self._loop_seen_at > self._lease_s * SILENT_LEASES
             if row.holder and is_late and not is_silent:

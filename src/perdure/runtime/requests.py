@@ -8,8 +8,9 @@ import msgspec
 from perdure.core.json_depth import encode_value
 from perdure.core.pending.answers import check_question
 from perdure.core.pending.record import APPROVER_KINDS
+from perdure.core.text import is_visible
 from perdure.errors import PerdureError, Refused
-from perdure.runtime.views import Result
+from perdure.views.sessions import Result
 
 PAUSED: Final = "input required - task paused for user approval"
 
@@ -91,7 +92,7 @@ def raised_request(error: BaseException) -> ToolRequest | None:
 
 
 def _checked_text(name: str, text: object) -> str:
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not is_visible(text):
         raise Refused(
             f"{name} must be a text, not {text!r}",
             code="QUESTION_INVALID",

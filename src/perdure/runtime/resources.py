@@ -21,11 +21,13 @@ from perdure.runtime.streaming import Bus
 from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.thread_calls import callable_from_threads
-from perdure.runtime.values import PendingCall
-from perdure.runtime.views import instant, public_decision, public_votes, stored_problem
+from perdure.runtime.views import call_view
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
+from perdure.views.base import bind
+from perdure.views.calls import PendingCall
+from perdure.views.literals import Act
 
 logger = logging.getLogger("perdure")
 
@@ -89,42 +91,24 @@ class Resources:
         return await self.outbox.own_secrets(record.hooks)
 
     def pending_call(
-        self, record: PendingRecord, *, inside: bool = False, own: Sequence[str] = ()
+        self,
+        record: PendingRecord,
+        can: tuple[Act, ...] | None = None,
+        schema: dict[str, Any] | None = None,
+        *,
+        inside: bool = False,
+        own: Sequence[str] = (),
     ) -> PendingCall:
-        """Return a pending record as the public value; `inside` its own tool with its secret."""
-        mark, secret = self._tool_access(record.id, own) if inside else (None, None)
-        return PendingCall(
-            id=record.id,
-            kind=record.kind,
-            status=record.status,
-            session_id=record.session_id,
-            tenant=record.tenant,
-            agent=record.agent,
-            tool=record.tool,
-            args=record.input if inside else record.redacted.input,
-            call_id=record.call_id,
-            effect_id=record.effect_id,
-            task_id=record.task_id,
-            prompt=record.prompt,
-            reason=record.reason,
-            external_ref=record.external_ref,
-            created_at=instant(record.time.created),
-            expires_at=None if record.timeout is None else instant(record.timeout),
-            decision=public_decision(record.decision if inside else record.redacted.decision),
-            details=record.details,
-            schema=record.schema,
-            choices=None if record.choices is None else tuple(record.choices),
-            allowed_decisions=record.allowed_decisions,
-            approvers=() if record.policy is None else record.policy.approvers,
-            votes=public_votes(record.votes if inside else record.redacted.votes),
-            missing_approvals=record.missing_approvals,
-            started_by=record.started_by,
-            ancestry=record.ancestry,
-            problem=stored_problem(record.problem),
-            callback_url=self.address.callback_url(record.id) if record.kind == "tool" else None,
-            _secret=secret,
-            _mark_started=mark,
-        )
+        """Return a pending record as the public value; `inside` its own tool with its secret.
+
+        `can` is what the caller may do about it, and `schema` what a call without one has.
+        """
+        url = self.address.callback_url(record.id) if record.kind == "tool" else None
+        call = bind(call_view(record, url, can, schema, secrets=inside), _record=record)
+        if not inside:
+            return call
+        mark, secret = self._tool_access(record.id, own)
+        return bind(call, _mark_started=mark, _secret=secret)
 
     def _tool_access(
         self, pending_id: str, own: Sequence[str]

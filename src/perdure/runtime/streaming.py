@@ -6,7 +6,6 @@ its deltas, gathered into chunks.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
@@ -17,9 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.core.text import storable_text
+from perdure.runtime import host
 from perdure.runtime.ids import secret_id
-from perdure.runtime.models.base import Delta, DeltaKind
 from perdure.store.base import BROADCAST_BYTES, Store
+from perdure.views.events import Delta, DeltaKind
 
 GATHER_S: Final = 0.05  # how long deltas are gathered for other processes
 GATHER_CHARS: Final = 4_000  # gathered at most
@@ -106,7 +106,7 @@ class Bus:
 
     def has_remote_readers(self, key: Key) -> bool:
         """Return whether another process has announced a reader."""
-        return bool(self._remote_readers) and self._remote_readers.get(key, 0.0) > time.monotonic()
+        return bool(self._remote_readers) and self._remote_readers.get(key, 0.0) > host.elapsed()
 
     def broadcast(self, key: Key, chunk: DeltaChunk) -> None:
         """Broadcast a chunk to other processes, in as many parts as it needs."""
@@ -153,7 +153,7 @@ class Bus:
     def announce_readers(self) -> None:
         """Announce the readers here again, and drop remote ones that were not announced."""
         self._announce(list(self._listeners), is_new=False)
-        now = time.monotonic()
+        now = host.elapsed()
         self._remote_readers = {
             key: until for key, until in self._remote_readers.items() if until > now
         }
@@ -183,7 +183,7 @@ class Bus:
             return
 
     def _add_remote_readers(self, announcement: _ReaderAnnouncement) -> None:
-        until = time.monotonic() + READER_TTL_S
+        until = host.elapsed() + READER_TTL_S
         for key in announcement.keys:
             is_new = announcement.is_new or not self.has_remote_readers(key)
             self._remote_readers[key] = until

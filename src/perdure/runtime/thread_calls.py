@@ -5,20 +5,12 @@ where nothing can be awaited: there the call returns when it is done.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final, ParamSpec
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec
+
+from perdure.views.calls import COMPLETED
 
 P = ParamSpec("P")
-
-
-class Completed:
-    """Awaitable of something that is done already."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield from ()
-
-
-COMPLETED: Final = Completed()
 
 
 def callable_from_threads(

@@ -1,20 +1,18 @@
-"""Values of the public API: files, decisions, pending calls, and the context of a tool."""
+"""Values of the public API: files, durations, and the context of a tool."""
 
 import mimetypes
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
 from perdure.core.durations import duration_ms
-from perdure.core.literals import CallKind, DecisionKind, PendingStatus
-from perdure.core.pending.requests import request_message
-from perdure.errors import PerdureError, Refused
-from perdure.runtime.thread_calls import COMPLETED
+from perdure.errors import Refused
+from perdure.views.calls import COMPLETED, Decision, PendingCall
 
 Duration = str | float | timedelta
 
@@ -64,97 +62,6 @@ def _media_type(name: str) -> str:
     if encoding is not None:  # the guess is for the content of a .tar.gz, not for its bytes
         return "application/gzip" if encoding == "gzip" else "application/octet-stream"
     return guess or "application/octet-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """An approver's decision about a pending call."""
-
-    kind: DecisionKind
-    by: str
-    via: str
-    at: datetime
-    args: Mapping[str, Any] | None = field(default=None, hash=False)
-    reason: str | None = None
-    note: str | None = None
-    remember: bool | str = False  # for the rest of the session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCall:
-    """A pending call.
-
-    A tool parameter with this annotation receives its own call and is not in the schema.
-    """
-
-    id: str
-    kind: CallKind
-    status: PendingStatus
-    session_id: str
-    tenant: str = ""
-    agent: str
-    tool: str
-    args: Mapping[str, Any] = field(hash=False)
-    call_id: str
-    effect_id: str
-    task_id: str = ""
-    prompt: str | None = None
-    reason: str | None = None  # why it waits: interrupted, raised, budget
-    external_ref: str | None = None
-    created_at: datetime
-    expires_at: datetime | None = None
-    decision: Decision | None = None
-    details: Mapping[str, Any] | None = field(default=None, hash=False)
-    schema: Mapping[str, Any] | None = field(default=None, hash=False)
-    choices: tuple[Any, ...] | None = field(default=None, hash=False)
-    allowed_decisions: tuple[DecisionKind, ...] = ()
-    approvers: tuple[str, ...] = ()  # names and roles; empty: everyone who may decide
-    votes: tuple[Decision, ...] = ()  # approvals so far, if it needs several
-    missing_approvals: int = 0
-    started_by: tuple[str, ...] = ()  # authors of the run
-    ancestry: tuple[str, ...] = ()
-    problem: PerdureError | None = None
-    callback_url: str | None = None
-    _secret: Callable[[], str] | None = field(default=None, repr=False, compare=False)
-    _mark_started: Callable[[], Awaitable[None]] | None = field(
-        default=None, repr=False, compare=False
-    )
-
-    @property
-    def callback_secret(self) -> str:
-        """The secret that signs the result. Refused outside the tool of this call."""
-        if self._secret is None:
-            raise Refused(
-                f"the callback secret of {self.id} is available only inside its tool",
-                code="NOT_IN_TOOL",
-                hint="read call.callback_secret in the tool, and pass it to the submitter",
-            )
-        return self._secret()
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """The message that asks an approver about this call, as text and as data."""
-        return request_message(
-            kind=self.kind,
-            prompt=self.prompt,
-            decisions=self.allowed_decisions,
-            tool_name=self.tool,
-            tool_input=dict(self.args),
-            tool_call_id=self.call_id,
-            task_id=self.task_id,
-            pending_id=self.id,
-            expires_at=self.expires_at and round(self.expires_at.timestamp() * 1000),
-            details=self.details and dict(self.details),
-            schema=self.schema and dict(self.schema),
-            choices=self.choices and list(self.choices),
-        )
-
-    def mark_started(self) -> Awaitable[None]:
-        """Mark the external work as started (`processing`). No effect outside the tool.
-
-        An async tool awaits it; in a plain function it is done when the call returns.
-        """
-        return COMPLETED if self._mark_started is None else self._mark_started()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,237 +1,179 @@
-"""Public shapes of sessions, events and pending calls."""
+"""Views of sessions, events and pending calls, from what the store has of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Final, Generic
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
-from typing_extensions import TypeVar
+from msgspec.structs import replace
 
 from perdure.core.json_depth import check_readable
-from perdure.core.literals import RunState
 from perdure.core.log.events import AgentError, CompactionFailed
+from perdure.core.log.events import Decision as DecisionEvent
 from perdure.core.log.redaction import redact_event_data
-from perdure.core.log.stop_reasons import StopReason, stop_reason
+from perdure.core.log.stop_reasons import stop_reason
+from perdure.core.pending.policy import accepted_acts
 from perdure.core.pending.record import (
     APPROVER_KINDS,
     NO_POLICY,
-    TOOL_MISSING,
     PendingDecision,
     PendingRecord,
     PendingVote,
 )
 from perdure.core.pending.requests import approval_request, event_request
-from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.projections import Projection, StateDetails, project
 from perdure.core.session.state import State as SessionState
-from perdure.core.session.usage import Usage, display_usage
-from perdure.errors import Corrupt, PerdureError, Refused
-from perdure.runtime.mcp.servers import DOWN_HINT, ServerDown
+from perdure.core.session.usage import Usage as UsageAmounts
+from perdure.core.session.usage import display_usage
+from perdure.errors import Corrupt, PerdureError
+from perdure.runtime.diagnosis.sessions import entry_findings, session_findings
 from perdure.runtime.queues import NOT_STUCK
 from perdure.runtime.records.log import unreadable_record
-from perdure.runtime.values import Decision, PendingCall
+from perdure.views.base import Error, view_of
+from perdure.views.calls import (
+    BudgetLimit,
+    CallProgress,
+    CallResult,
+    CallTimes,
+    Decision,
+    InputMessage,
+    PendingCall,
+)
+from perdure.views.events import Event
+from perdure.views.literals import Act, RunState, StopReason
+from perdure.views.sessions import (
+    BusyStatus,
+    DrivingWorker,
+    IdleStatus,
+    LaunchedAgent,
+    Permission,
+    Result,
+    RetryStatus,
+    SessionStatus,
+    SummaryRequest,
+    Usage,
+    WaitingStatus,
+)
 
-T_co = TypeVar("T_co", covariant=True, default=Any)
-
-PROBLEMS: Mapping[str, str] = {
-    TOOL_MISSING: "the agent has no tool of this name any more, so that the call cannot run",
-    "START_INTERRUPTED": "the process stopped while this call was being started; it may or may "
-    "not have begun outside",
-}
-HINTS: Mapping[str, str] = {
-    ServerDown.code: DOWN_HINT,
-    TOOL_MISSING: "deploy the tool again, or deny or respond instead",
-}
-
-
-def instant(ms: int) -> datetime:
-    """Return an instant as an aware datetime in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One immutable fact of a session."""
-
-    session_id: str
-    seq: int
-    pos: int
-    type: str
-    timestamp: int
-    data: Mapping[str, Any] = field(hash=False)
-    tenant: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the event as the CLI and HTTP API show it."""
-        return {
-            "seq": self.seq,
-            "type": self.type,
-            "timestamp": self.timestamp,
-            "data": dict(self.data),
-        }
+# --- pending calls --------------------------------------------------------------------------------
 
 
-def stored_problem(code: str | None, text: str | None = None) -> PerdureError | None:
-    """Return a stored problem as an error with a hint."""
-    if code is None:
-        return None
-    return PerdureError(text or PROBLEMS.get(code, code), code=code, hint=HINTS.get(code))
-
-
-def public_decision(decision: PendingDecision | None) -> Decision | None:
-    """Return a stored decision as the public value."""
-    if decision is None:
-        return None
+def decision_view(decision: PendingDecision | DecisionEvent, at: int) -> Decision:
+    """Return a recorded decision."""
     return Decision(
-        decision.kind,
-        decision.by,
-        decision.via,
-        instant(decision.at),
-        decision.args,
-        decision.reason,
-        decision.note,
-        decision.remember,
+        kind=decision.kind,
+        by=decision.by,
+        via=decision.via,
+        at_ms=at,
+        args=decision.args,
+        reason=decision.reason,
+        note=decision.note,
+        output=None if decision.output is msgspec.UNSET else decision.output,
+        remember=decision.remember,
     )
 
 
-def public_votes(votes: Sequence[PendingVote]) -> tuple[Decision, ...]:
-    """Return stored approvals as the public values."""
-    return tuple(
-        Decision(
-            "edit" if vote.args else "approve",
-            vote.by,
-            vote.via,
-            instant(vote.at),
-            vote.args,
-            note=vote.note,
-        )
-        for vote in votes
+def _vote_view(vote: PendingVote) -> Decision:
+    kind: Final = "edit" if vote.args else "approve"
+    return Decision(
+        kind=kind, by=vote.by, via=vote.via, at_ms=vote.at, args=vote.args, note=vote.note
     )
 
 
-_ALWAYS: Final = (
-    *("externalRef", "timeout", "result", "error", "output", "estimatedDuration", "progress"),
-    *("prompt", "decision"),
-)
+def call_view(
+    stored: PendingRecord,
+    callback_url: str | None = None,
+    can: tuple[Act, ...] | None = None,
+    schema: dict[str, Any] | None = None,
+    *,
+    secrets: bool = False,
+) -> PendingCall:
+    """Return a pending call; with its secret arguments only for its own tool.
+
+    Without `can`, it says what anybody may do about it.
+    """
+    record = stored if secrets else stored.redacted
+    policy, time = record.policy or NO_POLICY, record.time
+    is_for_approver = record.kind in APPROVER_KINDS
+    return PendingCall(
+        id=record.id,
+        kind=record.kind,
+        status=record.status,
+        session_id=record.session_id,
+        tenant=record.tenant,
+        agent=record.agent,
+        tool=record.tool,
+        args=record.input,
+        call_id=record.call_id,
+        effect_id=record.effect_id,
+        task_id=record.task_id,
+        message_id=record.message_id,
+        part_id=record.part_id,
+        prompt=record.prompt,
+        reason=record.reason,
+        details=record.details,
+        schema=schema if record.schema is None else record.schema,
+        choices=None if record.choices is None else tuple(record.choices),
+        external_ref=record.external_ref,
+        estimated_duration=record.estimated_duration,
+        time=CallTimes(created=time.created, started=time.started, completed=time.completed),
+        expires_at_ms=record.timeout,
+        progress=None if record.progress is None else _progress_view(record.progress),
+        budget=None if record.budget is None else view_of(BudgetLimit, record.budget),
+        can=accepted_acts(record) if can is None else can,
+        allowed_decisions=record.allowed_decisions if is_for_approver else (),
+        approvers=policy.approvers,
+        not_by_starter=policy.not_by_starter,
+        min_approvals=policy.min_approvals,
+        missing_approvals=record.missing_approvals,
+        votes=tuple([_vote_view(vote) for vote in record.votes]),
+        started_by=record.started_by,
+        decision=None
+        if record.decision is None
+        else decision_view(record.decision, record.decision.at),
+        result=None if record.result is None else view_of(CallResult, record.result),
+        error=record.error,
+        output=record.output,
+        by=record.by,
+        via=record.via,
+        late=record.late,
+        blocking=record.epoch is not None and record.is_open,
+        ancestry=record.ancestry,
+        callback_url=callback_url,
+        webhook_url=callback_url,
+        request=_request_view(record) if is_for_approver else None,
+    )
 
 
-# Fields of a record that are never shown.
-PRIVATE: Final = (
-    "onExpire",
-    "epoch",
-    "grace",
-    "twin",
-    "hooks",
-    "redact",
-    "policy",
-    "progressKeys",
-    "progressSequence",
-)
+def _progress_view(progress: Mapping[str, Any]) -> CallProgress:
+    return CallProgress(
+        percent=progress.get("percent"), message=progress.get("message"), at_ms=progress.get("at")
+    )
 
 
-def pending_json(record: PendingRecord, callback_url: str | None = None) -> dict[str, Any]:
-    """Return a pending call as JSON; `webhookURL` is another name of `callbackURL`."""
-    shown: dict[str, Any] = msgspec.to_builtins(record.redacted)
-    for name in _ALWAYS:
-        shown.setdefault(name)
-    shown["tenant"] = record.tenant
-    shown["status"] = str(record.status)
-    shown["late"] = record.late
-    shown["ancestry"] = list(record.ancestry)
-    shown |= _decision_fields(record)
-    shown["problem"] = record.problem
-    shown["callbackURL"] = shown["webhookURL"] = callback_url
-    if record.kind in APPROVER_KINDS:
-        shown["request"] = approval_request(record)
-    if record.epoch is not None and record.is_open:
-        shown["blocking"] = True  # a process waits for it in its memory
-    for private in PRIVATE:
-        shown.pop(private, None)
-    return shown
+def _request_view(record: PendingRecord) -> InputMessage:
+    return msgspec.convert(approval_request(record), InputMessage)
 
 
-def _decision_fields(record: PendingRecord) -> dict[str, Any]:
-    """Return what an approver may decide, and what is still missing."""
-    if record.kind not in APPROVER_KINDS:
-        return {}
-    policy = record.policy or NO_POLICY
-    fields: dict[str, Any] = {
-        "allowedDecisions": list(record.allowed_decisions),
-        "startedBy": list(record.started_by),
-    }
-    if record.policy is not None:
-        fields["approvers"] = list(policy.approvers)
-        fields["notByStarter"] = policy.not_by_starter
-        fields["minApprovals"] = policy.min_approvals
-    if record.kind == "approval":
-        fields["missingApprovals"] = record.missing_approvals
-    return fields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result(Generic[T_co]):
-    """Snapshot of a session."""
-
-    session_id: str
-    tenant: str
-    agent: str
-    state: RunState
-    output: T_co | None = None
-    pending: tuple[PendingCall, ...] = ()
-    error: PerdureError | None = None
-    problem: PerdureError | None = None
-    usage: Mapping[str, float] = field(default_factory=dict, hash=False)
-    tree_usage: Mapping[str, float] = field(default_factory=dict, hash=False)  # with its children
-    todos: tuple[Any, ...] = field(default=(), hash=False)
-    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    parent: str | None = None
-    stop: StopReason | None = None  # why the last response ended early
-    seq: int = 0
-    created_at: datetime
-    updated_at: datetime
-    task_id: str | None = None
-    queue: str = queues.DEFAULT
-    _snapshot: "Snapshot | None" = field(default=None, repr=False, compare=False)
-
-    def unwrap(self) -> T_co:
-        """Return the output. Raises the error of a failed run, else Refused NOT_FINISHED."""
-        if self.state == "completed":
-            return self.output  # type: ignore[return-value]
-        if self.error is not None:
-            raise self.error
-        raise Refused(
-            f"session {self.session_id!r} is {self.state}, not completed",
-            code="NOT_FINISHED",
-            hint=f"perdure sessions show {self.session_id}",
-        )
-
-    @property
-    def has_queued_message(self) -> bool:
-        """True if no model response has taken the last message into account yet."""
-        state = None if self._snapshot is None else self._snapshot.log_state
-        return state is not None and state.input_head > state.request_head
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the session as the CLI and HTTP API show it."""
-        return {} if self._snapshot is None else session_json(self._snapshot)
+# --- sessions -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that a `Result` and its JSON are made from."""
+    """Everything that a `Result` is made from."""
 
     record: SessionRecord
     log_state: SessionState
     pending: tuple[PendingRecord, ...] = ()
-    calls: tuple[PendingCall, ...] = ()
+    calls: tuple[PendingCall, ...] = ()  # the same, and those of the background agents below it
     holder: str | None = None
     due: int | None = None
     now: int = 0
     problem: PerdureError | None = None
-    tree: Usage | None = None  # usage with its children; None: it has none
+    tree: UsageAmounts | None = None  # usage with its children; None: it has none
+    has_agent: bool = True  # its agent is defined here
 
     @property
     def state(self) -> RunState:
@@ -255,6 +197,11 @@ class Snapshot:
         return _as_error(None if self.log_state.run is None else self.log_state.run.error)
 
     @property
+    def is_queued(self) -> bool:
+        """Return whether no model response has taken the last message into account yet."""
+        return self.log_state.input_head > self.log_state.request_head
+
+    @property
     def _is_stuck(self) -> bool:
         """Return whether the code here cannot continue it; a worker may still come for it."""
         return self.problem is not None and self.problem.code not in NOT_STUCK
@@ -272,92 +219,92 @@ def _as_error(failure: AgentError | CompactionFailed | None) -> PerdureError | N
     return PerdureError(failure.error, code=failure.code, hint=failure.hint)
 
 
-def permission_json(permission: RememberedPermission) -> dict[str, Any]:
-    """Return a remembered permission or denial as JSON."""
-    return {
-        "number": permission.number,
-        "effect": permission.effect,
-        "tool": permission.tool,
-        "rule": permission.rule,
-        "args": None if permission.rule else permission.redacted_params,
-        "by": permission.by,
-        "at": permission.at,
-    }
+def permission_view(permission: RememberedPermission) -> Permission:
+    """Return a remembered permission or denial."""
+    return Permission(
+        number=permission.number,
+        effect=permission.effect,
+        tool=permission.tool,
+        rule=permission.rule,
+        args=None if permission.rule else permission.redacted_params,
+        text=permission.text,
+        by=permission.by,
+        at_ms=permission.at,
+    )
 
 
-def session_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a session as the CLI and HTTP API show it."""
+def session_view(snapshot: Snapshot) -> Result[Any]:
+    """Return a session as every surface shows it."""
+    result = _without_findings(snapshot)
+    problem = snapshot.problem
+    if not snapshot.now:  # only its entry was read
+        return replace(
+            result, findings=entry_findings(snapshot.record, snapshot.state, (), problem)
+        )
+    findings = session_findings(
+        result,
+        problem,
+        snapshot.now,
+        is_queued=snapshot.is_queued,
+        has_agent=snapshot.has_agent,
+    )
+    return replace(result, findings=findings)
+
+
+def _without_findings(snapshot: Snapshot) -> Result[Any]:
     record, log_state = snapshot.record, snapshot.log_state
-    run = log_state.run
-    error, problem = snapshot.error, snapshot.problem
-    urls = {call.id: call.callback_url for call in snapshot.calls}
-    driver = {"worker": snapshot.holder, "since": log_state.updated_at} if snapshot.holder else None
-    return {
-        "sessionID": record.id,
-        "tenant": record.tenant,
-        "agent": record.agent,
-        "queue": record.queue,
-        "taskID": run.id if run is not None else record.task_id,
-        "state": snapshot.state,
-        "status": session_status(snapshot),
-        "output": None if run is None or run.output is None else msgspec.json.decode(run.output),
-        "stop": early_stop(log_state),
-        "error": None if error is None else error.to_json(),
-        "problem": None if problem is None else problem.to_json(),
-        "driver": driver,
-        "nextAt": snapshot.due,
-        "compaction": _compaction_json(log_state),
-        "pending": [pending_json(record, urls.get(record.id)) for record in snapshot.pending],
-        "todos": list(log_state.todos),
-        "usage": display_usage(log_state.usage),
-        **({} if snapshot.tree is None else {"treeUsage": display_usage(snapshot.tree)}),
-        **_children_json(log_state),
-        "metadata": dict(log_state.metadata),
-        "title": record.title,
-        "permissions": [
-            {
-                "number": item.number,
-                "effect": item.effect,
-                "text": item.text,
-                "by": item.by,
-                "at": item.at,
-            }
-            for item in log_state.permissions
-        ],
-        "seq": log_state.head,
-        "createdAt": log_state.created_at or record.created_at,
-        "updatedAt": log_state.updated_at or record.updated_at,
-        "parent": record.parent,
-    }
+    run, usage = log_state.run, Usage.of(display_usage(log_state.usage))
+    return Result(
+        session_id=record.id,
+        tenant=record.tenant,
+        agent=record.agent,
+        queue=record.queue,
+        task_id=run.id if run is not None else record.task_id,
+        state=snapshot.state,
+        status=session_status(snapshot),
+        output_json=None if run is None or run.output is None else msgspec.json.decode(run.output),
+        stop=early_stop(log_state),
+        error=Error.of(snapshot.error),
+        driver=_driver_view(snapshot),
+        next_at_ms=snapshot.due,
+        compaction=_summary_view(log_state),
+        pending=snapshot.calls,
+        todos=tuple(log_state.todos),
+        usage=usage,
+        tree_usage=usage if snapshot.tree is None else Usage.of(display_usage(snapshot.tree)),
+        children=_children_views(log_state),
+        metadata=dict(log_state.metadata),
+        title=record.title,
+        permissions=tuple([permission_view(item) for item in log_state.permissions]),
+        seq=log_state.head,
+        created_at_ms=log_state.created_at or record.created_at,
+        updated_at_ms=log_state.updated_at or record.updated_at,
+        parent=record.parent,
+    )
 
 
-def _children_json(log_state: SessionState) -> dict[str, Any]:
-    """Return the background agents that a session launched and did not clear, if there are any."""
-    children = [child for child in log_state.children.values() if not child.is_cleared]
-    if not children:
-        return {}
-    return {
-        "children": [
-            {
-                "task_id": child.task_id,
-                "sessionID": child.session_id,
-                "agent": child.agent,
-                "description": child.description,
-                "status": child.status,
-                "resumeCount": child.resume_count,
-            }
-            for child in children
-        ]
-    }
+def _driver_view(snapshot: Snapshot) -> DrivingWorker | None:
+    if snapshot.holder is None:
+        return None
+    return DrivingWorker(worker=snapshot.holder, since=snapshot.log_state.updated_at)
 
 
-def _compaction_json(log_state: SessionState) -> dict[str, Any] | None:
+def _children_views(log_state: SessionState) -> tuple[LaunchedAgent, ...]:
+    """Return the background agents that a session launched and did not clear."""
+    views = [
+        view_of(LaunchedAgent, child)
+        for child in log_state.children.values()
+        if not child.is_cleared
+    ]
+    return tuple(views)
+
+
+def _summary_view(log_state: SessionState) -> SummaryRequest | None:
     """Return the summary that a caller requested, until it is recorded."""
     request = log_state.compaction
     if request is None:
         return None
-    error = _as_error(request.error)
-    return {"seq": request.seq, "error": None if error is None else error.to_json()}
+    return SummaryRequest(seq=request.seq, error=Error.of(_as_error(request.error)))
 
 
 def session_standing(snapshot: Snapshot) -> StateDetails:
@@ -378,24 +325,24 @@ def _is_backing_off(snapshot: Snapshot) -> bool:
     return retry is not None and (snapshot.holder is None or retry.next > snapshot.now)
 
 
-def session_status(snapshot: Snapshot) -> dict[str, Any]:
+def session_status(snapshot: Snapshot) -> SessionStatus:
     """Return the status union: idle, busy, retry, or waiting_async with the oldest open call."""
     row: Projection = project(session_standing(snapshot))
-    status: dict[str, Any] = {"type": row.session}
-    if row.session == "retry" and snapshot.log_state.retry is not None:
-        retry = snapshot.log_state.retry
-        status |= {"attempt": retry.attempt, "message": retry.message, "next": retry.next}
-    if row.session == "waiting_async" and not snapshot.pending:
-        return {"type": "busy"}  # settled, and waiting for a worker
-    if row.session == "waiting_async":
-        oldest = min(snapshot.pending, key=lambda record: record.time.created)
-        status |= {"pendingID": oldest.id, "tool": oldest.tool, "since": oldest.time.created}
-        if oldest.timeout is not None:
-            status["timeout"] = oldest.timeout
-    return status
+    retry = snapshot.log_state.retry
+    if row.session == "retry" and retry is not None:
+        return RetryStatus(retry.attempt, retry.message, retry.next)
+    if row.session == "idle":
+        return IdleStatus()
+    if row.session != "waiting_async" or not snapshot.pending:
+        return BusyStatus()  # if it was waiting, its call is settled: it waits for a worker
+    oldest = min(snapshot.pending, key=lambda record: record.time.created)
+    return WaitingStatus(oldest.id, oldest.tool, oldest.time.created, oldest.timeout)
 
 
-def public_event(stream_names: tuple[str, str], record: Any) -> Event:
+# --- events ---------------------------------------------------------------------------------------
+
+
+def event_view(stream_names: tuple[str, str], record: Any) -> Event:
     """Return a stored record as the public event, redacted. Raises Corrupt, naming the record."""
     tenant, session_id = stream_names
     try:
@@ -406,4 +353,12 @@ def public_event(stream_names: tuple[str, str], record: Any) -> Event:
     shown = redact_event_data(record.type, data)
     if record.type == "pending" and shown.get("kind") in APPROVER_KINDS:
         shown = {**shown, "request": event_request(shown)}
-    return Event(session_id, record.seq, record.pos, record.type, record.at, shown, tenant)
+    return Event(
+        seq=record.seq,
+        type=record.type,
+        at_ms=record.at,
+        data=shown,
+        pos=record.pos,
+        session_id=session_id,
+        tenant=tenant,
+    )

@@ -61,14 +61,14 @@ async def _watch(workspace: Path, limit: int) -> None:
         await asyncio.sleep(pause_s)
         started_at = time.monotonic()
         try:
-            if await _used_bytes(workspace) > limit:
+            if await used_bytes(workspace) > limit:
                 return
         except OSError as error:  # no process could be started: the command did nothing wrong
             logger.warning("the size of %s cannot be measured: %s", workspace, error)
         pause_s = max(POLL_S, POLL_SHARE * (time.monotonic() - started_at))
 
 
-async def _used_bytes(workspace: Path) -> int:
+async def used_bytes(workspace: Path) -> int:
     """Return the disk space of the files, by `du`: it handles trees of any depth.
 
     It runs with perdure's own rights. Where these are the rights of the command, which can close

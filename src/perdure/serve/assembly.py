@@ -51,5 +51,5 @@ def mounts(mcp: McpConfig) -> Sequence[Mount]:
     """Return the protocols that a server offers beside the HTTP API."""
     if not mcp.enabled:
         return ()
-    options = McpOptions(mcp.block.total_seconds(), mcp.approve)
+    options = McpOptions(mcp.block.total_seconds(), mcp.approve, mcp.links)
     return (Mount(PATH, lambda state, rules: McpEndpoint(state, rules, options)),)

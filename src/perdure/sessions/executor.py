@@ -13,13 +13,13 @@ from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.values import Content
-from perdure.runtime.views import Result
 from perdure.sessions.recorded_session import RecordedSession, answer_cut_off_calls
 from perdure.sessions.storage import FilesystemStorage, NoOpStorage, SessionStorage
 from perdure.sessions.store_storage import StoreStorage
 from perdure.sessions.todos import TodoManager
 from perdure.store.base import Store
 from perdure.store.memory import MemoryStore
+from perdure.views.sessions import Result
 
 
 def store_for(storage: SessionStorage) -> str | Store:

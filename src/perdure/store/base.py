@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -21,6 +21,8 @@ BROADCAST_BYTES: Final = 6_000  # of data in one broadcast, which every backend 
 Order = Literal["oldest", "newest", "due"]  # of the entries of a listing
 # The listing of entries that a program without listings wrote; their instant is 0 or that of a put.
 UNLISTED: Final = "?"
+SUSPECT_TRIES: Final = 2  # claims without a write after which a stream may stop its processes
+ANY_TRIES: Final = 2**31
 
 
 class Clock(Protocol):
@@ -62,6 +64,25 @@ class Lease(Struct, frozen=True, gc=False):
     head: int
     tries: int
     now: int
+
+
+class SuspectLimit(NamedTuple):
+    """The suspects that a claim takes: streams with SUSPECT_TRIES or more.
+
+    At most `most`, those with the fewest tries, and none with `last` tries or more. With
+    `or_last`, if all have so many, one. The others are not touched.
+    """
+
+    most: int
+    last: int
+    or_last: bool = False
+
+    @property
+    def tries_of_one(self) -> int:
+        """Return below how many tries a single stream is claimed."""
+        if not self.most:
+            return SUSPECT_TRIES
+        return ANY_TRIES if self.or_last else max(self.last, SUSPECT_TRIES)
 
 
 class Release(Struct, frozen=True, gc=False):
@@ -389,12 +410,19 @@ class Store(Protocol):
         ...
 
     async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        *,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
     ) -> list[Lease]:
         """Reap dead holders, then lease up to `limit` due streams of a kind, oldest due first.
 
-        `only` restricts the claim to one stream. Raises Lost if the caller's own row is missing or
-        expired.
+        `only` restricts the claim to one stream, `suspects` the choice among those whose processes
+        stopped; streams behind them are claimed in their place. Raises Lost if the caller's own row
+        is missing or expired.
         """
         ...
 

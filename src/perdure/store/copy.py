@@ -47,9 +47,10 @@ async def copy(
     """Copy all streams of the source to the target and compare the two. Both are open and idle.
 
     `report_progress` is called with the number of streams copied and the total. Raises Conflict,
-    before anything is written, if a worker uses one of the stores or the target has content that
-    the source does not have.
+    before anything is written, if both are the same store, a worker uses one of them, or the
+    target has content that the source does not have.
     """
+    _check_two(source, target)
     await _check_idle(source, "source")
     await _check_idle(target, "target")
     start_cursor = (await source.tail(END)).cursor
@@ -94,6 +95,16 @@ def _add(digest: "hashlib._Hash", *values: str | int | bytes | None) -> None:
 
 
 # --- checking -----------------------------------------------------------------------------------
+
+
+def _check_two(source: Store, target: Store) -> None:
+    name = getattr(source, "identity", None)
+    if name is not None and name == getattr(target, "identity", None):
+        raise Conflict(
+            "the source and the target are the same store",
+            code="SAME_STORE",
+            hint="name another target; perdure db backup makes a copy of a SQLite file",
+        )
 
 
 async def _check_idle(store: Store, side: str) -> None:

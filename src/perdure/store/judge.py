@@ -6,12 +6,13 @@ Nothing here waits, reads a clock or depends on a database.
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
 from perdure.errors import Refused
 from perdure.store.base import (
+    SUSPECT_TRIES,
     Check,
     Entry,
     Fenced,
@@ -25,6 +26,7 @@ from perdure.store.base import (
     Record,
     Release,
     StoreRefusal,
+    SuspectLimit,
     VersionMoved,
     Write,
 )
@@ -118,6 +120,26 @@ def judge(
     """
     refusal = _refusal(commit, rows)
     return _changes(commit, rows, now, alive) if refusal is None else refusal
+
+
+class _Tried(Protocol):
+    @property
+    def tries(self) -> int: ...
+
+
+_Stream = TypeVar("_Stream", bound=_Tried)
+
+
+def without_held(streams: Sequence[_Stream], suspects: SuspectLimit | None) -> Sequence[_Stream]:
+    """Return the streams that a claim may take, in their order."""
+    if suspects is None:
+        return streams
+    by_tries = sorted((s for s in streams if s.tries >= SUSPECT_TRIES), key=lambda s: s.tries)
+    chosen = [stream for stream in by_tries[: suspects.most] if stream.tries < suspects.last]
+    if not chosen and suspects.or_last:
+        chosen = by_tries[:1]
+    ids = set(map(id, chosen))
+    return [s for s in streams if s.tries < SUSPECT_TRIES or id(s) in ids]
 
 
 def is_claimable(row: StreamRow, now: int) -> bool:

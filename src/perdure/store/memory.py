@@ -32,6 +32,7 @@ from perdure.store.base import (
     Slice,
     StoreRefusal,
     StreamState,
+    SuspectLimit,
     WallClock,
     Write,
 )
@@ -176,12 +177,18 @@ class MemoryStore:
         return self._tables.stream_states(after, limit)
 
     async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        *,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
     ) -> list[Lease]:
         """Reap dead holders, then lease up to `limit` due streams, oldest due first."""
         self._check_open()
         async with self._exclusive():
-            changes, leases = self._tables.claim(holder, kind, limit, only, self.now())
+            changes, leases = self._tables.claim(holder, kind, limit, only, suspects, self.now())
             self._apply_leases(changes)
         if isinstance(leases, Lost):
             raise leases

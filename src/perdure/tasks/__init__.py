@@ -19,7 +19,6 @@ from perdure.runtime.tasks.executions.requests import ExecutionResult
 from perdure.runtime.tasks.hooks import Hook, HookType
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import (
-    Checkpoint,
     LogOptions,
     RestoredTask,
     Task,
@@ -28,7 +27,8 @@ from perdure.runtime.tasks.values import (
     TaskResult,
 )
 from perdure.runtime.tasks.values import StatusName as TaskStatus
-from perdure.tasks.executions import Execution
+from perdure.runtime.tasks.values import TaskCheckpoint as Checkpoint
+from perdure.tasks.executions import TaskCommand as Execution
 from perdure.tasks.hooks import TaskLifecycleHooks
 from perdure.tasks.lifecycle import TaskLifecycle
 from perdure.tasks.locks import LockManager

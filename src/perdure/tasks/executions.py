@@ -9,7 +9,7 @@ from perdure.runtime.tasks.executions.service import Executions
 from perdure.runtime.tasks.values import TaskRef
 
 
-class Execution:
+class TaskCommand:
     """A command in a task. It outlives its caller, but not the process that runs it."""
 
     def __init__(self, executions: Executions, ref: TaskRef, execution_id: str) -> None:

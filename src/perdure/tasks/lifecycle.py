@@ -23,7 +23,7 @@ from perdure.runtime.tasks.values import Task, TaskConfig, TaskResult, public_ta
 from perdure.runtime.tasks.workspace_files import FolderEntry
 from perdure.runtime.values import Duration
 from perdure.tasks.access import open_tasks, task_ref
-from perdure.tasks.executions import Execution
+from perdure.tasks.executions import TaskCommand
 from perdure.tasks.hooks import TaskLifecycleHooks
 
 
@@ -134,16 +134,16 @@ class TaskLifecycle:
         timeout: Duration = TIMEOUT_S,  # noqa: ASYNC109 - of the command
         *,
         wait: Duration = WAIT_S,
-    ) -> Execution:
+    ) -> TaskCommand:
         """Start a command line and return a handle on it. Raises as `execute` does."""
         ref = task_ref(self._rt, task_id)
         request = self._request(command, timeout, wait)
         started = await self._tasks.executions.start(ref, request)
-        return Execution(self._tasks.executions, ref, started.record.id)
+        return TaskCommand(self._tasks.executions, ref, started.record.id)
 
-    def execution(self, task_id: str, execution_id: str) -> Execution:
+    def execution(self, task_id: str, execution_id: str) -> TaskCommand:
         """Return a handle on a command of any process; nothing is read."""
-        return Execution(self._tasks.executions, task_ref(self._rt, task_id), execution_id)
+        return TaskCommand(self._tasks.executions, task_ref(self._rt, task_id), execution_id)
 
     def _request(self, command: str, timeout: Duration, wait: Duration) -> CommandRequest:
         longest_ms = self._tasks.sandbox.options.max_timeout_ms

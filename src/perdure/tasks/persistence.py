@@ -12,7 +12,7 @@ from perdure.errors import Corrupt, Refused, StoreError
 from perdure.runtime.tasks.checkpoints.transfer import file_path, open_file
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
-from perdure.runtime.tasks.values import Checkpoint, LogOptions, RestoredTask, with_code
+from perdure.runtime.tasks.values import LogOptions, RestoredTask, TaskCheckpoint, with_code
 from perdure.tasks.access import open_tasks, task_ref
 
 
@@ -117,7 +117,7 @@ class MultiLayerPersistence:
         ref = task_ref(self._rt, task_id)
         return await self._tasks.restores.restore(ref, checkpoint_id, paths)
 
-    async def list_checkpoints(self, task_id: str) -> list[Checkpoint]:
+    async def list_checkpoints(self, task_id: str) -> list[TaskCheckpoint]:
         """Return the checkpoints of a task, newest first; a damaged one has a `problem`."""
         return await self._tasks.checkpoints.all(task_ref(self._rt, task_id))
 

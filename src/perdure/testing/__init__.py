@@ -1,6 +1,7 @@
 """Tools for tests of agents and store backends: scripted model, manual clock, crashes on purpose.
 
-`survives` plays a story with a crash after each of its commits; `perdure.testing.contract` is the
+`survives` plays a story with a crash after each of its commits, `simulate` in a fleet of simulated
+processes with thousands of faults; `perdure.testing.contract` is the
 suite for your own store, `perdure.testing.provider_rules` the rules of model providers.
 """
 
@@ -11,25 +12,33 @@ if TYPE_CHECKING:
     from perdure.testing.clock import ManualClock
     from perdure.testing.context import make_context
     from perdure.testing.crash import Crashed, crash_after
+    from perdure.testing.ends import End
+    from perdure.testing.simulation.simulate import Simulated, simulate
     from perdure.testing.survive import Survived, survives
 
 _HOMES = {
     "Crashed": "perdure.testing.crash",
+    "End": "perdure.testing.ends",
     "ManualClock": "perdure.testing.clock",
     "ScriptedModel": "perdure.runtime.models.scripted",
+    "Simulated": "perdure.testing.simulation.simulate",
     "Survived": "perdure.testing.survive",
     "crash_after": "perdure.testing.crash",
     "make_context": "perdure.testing.context",
+    "simulate": "perdure.testing.simulation.simulate",
     "survives": "perdure.testing.survive",
 }
 
 __all__ = [
     "Crashed",
+    "End",
     "ManualClock",
     "ScriptedModel",
+    "Simulated",
     "Survived",
     "crash_after",
     "make_context",
+    "simulate",
     "survives",
 ]
 

@@ -13,9 +13,10 @@ from perdure.app import Runtime
 from perdure.core.session.naming import parse_session_stream
 from perdure.runtime.agents.agent import Agent
 from perdure.runtime.probes import ModelAsked, Probe, ToolRun, probe_handler
-from perdure.store.base import Record, Store
+from perdure.store.base import Store
 from perdure.store.memory import MemoryStore
 from perdure.testing.crash import Crash, Crashed, crash_after
+from perdure.testing.ends import End, all_records, session_ends
 
 Story = Callable[[Runtime], Awaitable[Any]]
 
@@ -27,18 +28,7 @@ class Survived:
     """Report of the plays."""
 
     points: int  # crashes that the story survived, one after each of its commits
-    sessions: dict[str, "End"]  # end of each session, by its id
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """State of a session at the end of the story."""
-
-    state: str
-    output: Any
-    pending: tuple[str, ...]  # tools of the open calls
-    messages: tuple[Any, ...]
-    turns: int
+    sessions: dict[str, End]  # end of each session, by its id
 
 
 async def survives(
@@ -78,7 +68,7 @@ class _Play:
         with crash_after(commits=None) as crash:
             await self._play(store, crash, effects)
         _check("without a crash", effects.problems())
-        return _Unbroken(crash.commits, await _end(store))
+        return _Unbroken(crash.commits, await session_ends(store))
 
     async def broken(self, store: Store, point: int, end: dict[str, End], name: str) -> None:
         effects = _ObservedEffects()
@@ -89,7 +79,7 @@ class _Play:
             effects.recorded = await _recorded_turns(store)
             with crash_after(commits=None) as second:
                 await self._play(store, second, effects, where)
-        _check(where, [*effects.problems(), *_differences(end, await _end(store))])
+        _check(where, [*effects.problems(), *_differences(end, await session_ends(store))])
 
     async def _play(
         self, store: Store, crash: Crash, effects: "_ObservedEffects", where: str = ""
@@ -155,47 +145,12 @@ def _differences(end: dict[str, End], now: dict[str, End]) -> list[str]:
     ]
 
 
-async def _records(store: Store) -> list[Record]:
-    await store.open()
-    records: list[Record] = []
-    cursor = ""
-    while True:
-        feed = await store.tail(cursor)
-        records += feed.records
-        if feed.cursor == cursor:
-            return records
-        cursor = feed.cursor
-
-
 async def _recorded_turns(store: Store) -> frozenset[tuple[str, str, int, int]]:
     """Return the turns and summaries in the store, which must not be requested again."""
     turns = set()
-    for record in await _records(store):
+    for record in await all_records(store):
         names = parse_session_stream(record.stream)
         if names is not None and record.type in ("assistant", "compacted"):
             data = msgspec.json.decode(record.data)
             turns.add((*names, data["turn"], data.get("upTo", 0)))
     return frozenset(turns)
-
-
-def _name(tenant: str, session_id: str) -> str:
-    return f"{tenant}/{session_id}" if tenant else session_id
-
-
-async def _end(store: Store) -> dict[str, End]:
-    """Return the state of every session, by its name."""
-    messages: dict[str, list[Any]] = {}
-    turns: Counter[str] = Counter()
-    for record in await _records(store):
-        name = _name(*(parse_session_stream(record.stream) or ("", "")))
-        if record.type == "user":
-            messages.setdefault(name, []).append(msgspec.json.decode(record.data)["content"])
-        turns[name] += record.type == "assistant"
-    ends = {}
-    async with Runtime(store) as rt:
-        async for result in rt.sessions():
-            name = _name(result.tenant, result.session_id)
-            tools = tuple(sorted(call.tool for call in result.pending))
-            contents = tuple(messages.get(name, ()))
-            ends[name] = End(result.state, result.output, tools, contents, turns[name])
-    return ends

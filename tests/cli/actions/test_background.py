@@ -51,7 +51,7 @@ def test_background_agents_are_listed_shown_and_read(perdure: Invoke) -> None:
     assert f"tasks resume {task_id} MESSAGE" in shown
     assert perdure("tasks", "output", task_id).output == "Here is what I found.\n"
     last = json.loads(perdure("tasks", "show", "@last", "--json").stdout)
-    assert last["task"]["kind"] == "background"
+    assert last["kind"] == "background"
 
 
 def test_a_follow_up_is_sent_and_answered_here(perdure: Invoke) -> None:
@@ -187,6 +187,6 @@ def test_a_task_that_waits_for_a_person_says_who_decides_and_how(
         assert "waits for ana: approve refund" in text
         assert approve in text
         assert "4111" not in text
-    assert json.loads(perdure("tasks", "output", task["id"], "--json").stdout)["waitingFor"] == [
-        call
-    ]
+    assert json.loads(perdure("tasks", "output", task["id"], "--json").stdout)["task"][
+        "waitingFor"
+    ] == [call]

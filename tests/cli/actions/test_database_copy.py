@@ -45,6 +45,9 @@ def test_what_cannot_be_copied_is_said(waits: Shop) -> None:
 
     assert code("memory:", "sqlite:///b.db") == (2, "STORE_IN_MEMORY")
     assert code("sqlite:///none.db", "sqlite:///b.db") == (2, "STORE_NOT_FOUND")
+    (waits.folder / "link.db").symlink_to("shop.db")
+    for same in ("sqlite:///shop.db", f"sqlite:///{waits.folder}/shop.db", "sqlite:///link.db"):
+        assert code("sqlite:///shop.db", same) == (5, "SAME_STORE")
     assert waits.json("db", "copy", "sqlite:///shop.db", "sqlite:///b.db", app=None)["streams"]
     waits.run("run", "support", "Refund", "-s", "s2")
     assert code("sqlite:///b.db", "sqlite:///shop.db") == (5, "TARGET_DIFFERS")

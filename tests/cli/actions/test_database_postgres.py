@@ -12,6 +12,7 @@ from tests.servers.fixtures import StartPostgres
 from tests.servers.pgbouncer import Pgbouncer
 from tests.servers.postgres import PostgresServer
 from tests.support.cli_project import Shop
+from tests.support.findings import advice_of
 
 from perdure.cli.root import cli
 from perdure.store.postgres.inspect import known_indexes, known_schema
@@ -28,9 +29,9 @@ def waits(shop: Shop, postgres_url: str) -> Shop:
 def found(url: str, *words: str) -> dict[str, dict[str, Any]]:
     """What was found, by code."""
     told = CliRunner().invoke(cli, ["doctor", *words, "--json", "--store", url])
-    checks = json.loads(told.stdout)["checks"]
-    assert (told.exit_code == 0) == all(one["level"] == "ok" for one in checks)
-    return {one["code"]: one for one in checks if one["level"] != "ok"}
+    findings = json.loads(told.stdout)["findings"]
+    assert (told.exit_code == 0) == all(one["severity"] == "ok" for one in findings)
+    return {one["code"]: one for one in findings if one["severity"] != "ok"}
 
 
 def test_a_session_comes_and_goes_with_all_it_waits_for(waits: Shop, postgres_url: str) -> None:
@@ -138,8 +139,8 @@ def test_a_missing_index_is_named_with_what_makes_it(
     assert "stream_due" not in known_indexes(), "a later step drops it"
     postgres.psql("DROP INDEX perdure.entry_due", database)
     missing = found(postgres_url)["INDEX_MISSING"]
-    assert missing["details"] == {"index": "entry_due"}
-    for statement in missing["remedy"].split("; "):
+    assert "the index entry_due is missing" in missing["text"]
+    for statement in advice_of(missing).split("; "):
         postgres.psql(
             f"SET search_path TO perdure; {statement.replace(' CONCURRENTLY', '')}", database
         )
@@ -162,8 +163,8 @@ def test_a_transaction_that_keeps_a_vacuum_from_its_work_is_named(
         return blocked
 
     blocked = anyio.run(beside)["VACUUM_BLOCKED"]
-    assert blocked["details"]["kind"] == "transaction"
-    assert "pg_terminate_backend" in blocked["remedy"]
+    assert blocked["text"].startswith("the transaction ")
+    assert "pg_terminate_backend" in advice_of(blocked)
 
 
 def test_settings_that_lose_data_are_findings(shop: Shop, start_postgres: StartPostgres) -> None:

@@ -40,3 +40,11 @@ def test_nothing_that_is_there_is_changed(shop: Shop) -> None:
     assert refused.exit_code == 5
     assert "already exists; nothing was written" in refused.output
     assert not Path("turns.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_what_to_type(shop: Shop) -> None:
+    Path("file").write_text("", "utf-8")
+    refused = shop.run("init", "file/project", app=None)
+    assert refused.exit_code == 2
+    assert "error: file/project cannot be written: Not a directory" in refused.stderr
+    assert "hint: name another directory" in refused.stderr

@@ -117,10 +117,10 @@ def test_a_settled_call_is_shown_with_what_became_of_it(waiting: Shop) -> None:
     refund, deploy = waiting.pending("refund"), waiting.pending("deploy")
     waiting.run("deny", refund, "--by", "ana")
     shown = waiting.run("pending", "show", refund).stdout
-    assert shown.startswith("refund(order_id=991, cents=4200) was denied by ana\n")
+    assert shown.startswith("refund(order_id=991, cents=4200): Denied by ana on the command line\n")
     waiting.run("pending", "error", deploy, "no disk", "--by", "ci")
     shown = waiting.run("pending", "show", deploy).stdout
-    assert shown.startswith("deploy(branch=x) failed, told by ci\n")
+    assert shown.startswith("deploy(branch=x): Failed, told by ci on the command line\n")
     lost = waiting.run("pending", "cancel", deploy)
     assert f"Not waiting: deploy ({deploy}) failed, told by ci" in lost.stderr
 
@@ -276,7 +276,7 @@ def test_a_tool_that_is_gone_refuses_approval_and_is_found_by_the_check(shop: Sh
     assert shop.run("sessions", "resume", "s1", app=gone).exit_code == 8
     shown = shop.run("sessions", "show", "s1", app=gone)
     assert "(TOOL_MISSING)" in shown.stdout.splitlines()[0]
-    stuck = shop.json("agents", "check", app=gone)["problems"]
+    stuck = shop.json("agents", "check", app=gone)["findings"]
     assert [one["code"] for one in stuck] == ["TOOL_MISSING"]
     assert shop.run("sessions", "resume", "s1").exit_code == 0
 

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 from tests.support.cli_project import Shop, until
+from tests.support.findings import code_of
 
 
 def test_a_run_that_waits_says_that_it_is_saved_and_what_to_type(shop: Shop) -> None:
@@ -152,7 +153,7 @@ def test_sigterm_stops_a_worker_when_what_runs_has_ended(shop: Shop) -> None:
     assert worker.returncode == 0
     assert "0 sessions wait" in err
     session = shop.json("sessions", "show", "s1")
-    assert (session["driver"], session["problem"]["code"]) == (None, "NO_WORKER")
+    assert (session["driver"], code_of(session)) == (None, "NO_WORKER")
     assert shop.run("worker", "--once").exit_code == 0
     assert shop.json("sessions", "show", "s1")["output"] == "Awake."
 
@@ -183,6 +184,6 @@ def test_thinking_is_shown_where_the_agent_says_so(shop: Shop) -> None:
 def test_an_answer_that_was_cut_off_is_told(shop: Shop) -> None:
     said = shop.run("run", "cut", "Go", "-s", "s")
     assert said.exit_code == 0
-    assert "  ! The last model response was cut off at the token limit (max_tokens)." in said.stdout
+    assert "  The last model response was cut off at the token limit (max_tokens)." in said.stdout
     assert "perdure run cut Continue. -s s" in said.stdout
     assert shop.json("sessions", "show", "s")["stop"] == "max_tokens"

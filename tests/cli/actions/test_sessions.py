@@ -108,8 +108,11 @@ def test_an_unknown_agent_is_said(shop: Shop) -> None:
 def test_events_and_export_give_the_log(three: Shop) -> None:
     events = three.json("sessions", "events", "order-1")["events"]
     exported = three.run("sessions", "export", "order-1").stdout.splitlines()[1:-1]
-    assert [json.loads(one) for one in exported] == events
-    assert sorted(events[0]) == ["data", "seq", "timestamp", "type"]
+    names = ("seq", "type", "timestamp", "data")
+    assert [json.loads(one) for one in exported] == [
+        {name: event[name] for name in names} for event in events
+    ]
+    assert {*names, "pos", "sessionID", "tenant"} == set(events[0])
     after = three.run("sessions", "events", "order-1", "--after", "2").stdout
     assert after.splitlines()[0].split()[0] == "3"
 

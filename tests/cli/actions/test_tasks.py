@@ -76,19 +76,19 @@ def test_a_task_lives_on_the_command_line(project: Project) -> None:
     (workspace / "a.txt").write_text("good")
     taken = project.run("checkpoint", "fix", "-m", "before")
     (workspace / "a.txt").write_text("bad")
-    assert project.run("diff", "fix", taken["checkpointId"])["changed"] == ["a.txt"]
-    restored = project.run("restore", "fix", taken["checkpointId"])
+    assert project.run("diff", "fix", taken["checkpointID"])["changed"] == ["a.txt"]
+    restored = project.run("restore", "fix", taken["checkpointID"])
     assert (workspace / "a.txt").read_text() == "good"
     project.run("restore", "fix", restored["savedAs"], "a.txt")
     assert (workspace / "a.txt").read_text() == "bad"
     assert len(project.run("checkpoints", "fix")["checkpoints"]) == 3
-    assert project.run("fail", "fix", "broken")["task"]["metadata"] == {"p": 1, "error": "broken"}
+    assert project.run("fail", "fix", "broken")["metadata"] == {"p": 1, "error": "broken"}
     assert project.run("cancel", "fix", code=5)["error"] == "Cannot cancel task with status: failed"
     levels = [line["level"] for line in project.run("logs", "fix", "--level", "error")["logs"]]
     assert levels == ["error"]
     assert project.run("decisions", "fix")["decisions"] == []
     assert project.run("delete", "fix", code=2)["code"] == "NOT_CONFIRMED"
-    assert project.run("delete", "fix", "--yes")["success"] is True
+    assert project.run("delete", "fix", "--yes")["taskID"] == "fix"
     assert project.run("show", "fix", code=3)["code"] == "TASK_NOT_FOUND"
 
 
@@ -98,7 +98,7 @@ def test_a_workspace_that_cannot_be_saved_is_moved_aside_and_can_be_removed(
     """S3.49"""
     project.run("create", "n", "--id", "t")
     workspace = project.folder / "work/t/workspace"
-    checkpoint = project.run("checkpoint", "t")["checkpointId"]
+    checkpoint = project.run("checkpoint", "t")["checkpointID"]
     workspace.joinpath(*["d"] * 101).mkdir(parents=True)
     shown = project.text("restore", "t", checkpoint)
     assert "could not be saved: the workspace is nested deeper than 100 folders" in shown
@@ -108,7 +108,7 @@ def test_a_workspace_that_cannot_be_saved_is_moved_aside_and_can_be_removed(
     assert restored["savedAs"] is None
     assert "nested deeper" in restored["problem"]
     assert (workspace.parent / restored["keptAs"] / "d").is_dir()
-    assert project.run("delete-checkpoint", "t", "replaced", "--yes")["success"] is True
+    assert project.run("delete-checkpoint", "t", "replaced", "--yes")["checkpointID"] == "replaced"
     assert not list(workspace.parent.glob("replaced*"))
 
 
@@ -117,24 +117,25 @@ def test_a_checkpoint_is_verified_exported_imported_and_deleted(project: Project
     for name in ("a", "b"):
         project.run("create", "n", "--id", name)
     (project.folder / "work/a/workspace/file").write_bytes(b"content\x00")
-    taken = project.run("checkpoint", "a", "-m", "good")["checkpointId"]
+    taken = project.run("checkpoint", "a", "-m", "good")["checkpointID"]
     assert project.run("verify", "a", taken)["ok"] is True
     exported = project.run("export", "a", taken, "a.tar.gz")
+    assert (exported["taskID"], exported["checkpointID"]) == ("a", taken)
     assert exported["bytes"] == Path("a.tar.gz").stat().st_size > 0
     assert project.run("export", "a", taken, "a.tar.gz", code=2)["code"] == "FILE_EXISTS"
     imported = project.run("import", "b", "a.tar.gz")
     assert (imported["description"], imported["files"]) == ("good", 3)
-    project.run("restore", "b", imported["checkpointId"])
+    project.run("restore", "b", imported["checkpointID"])
     assert (project.folder / "work/b/workspace/file").read_bytes() == b"content\x00"
     assert project.run("delete-checkpoint", "a", taken, code=2)["code"] == "NOT_CONFIRMED"
-    assert project.run("delete-checkpoint", "a", taken, "--yes")["success"] is True
+    assert project.run("delete-checkpoint", "a", taken, "--yes")["checkpointID"] == taken
     assert project.run("checkpoints", "a")["checkpoints"] == []
     assert not list((project.folder / "work/a/checkpoints/objects").glob("*/*"))
 
 
 def test_a_bad_file_is_not_imported_and_a_failed_export_leaves_no_file(project: Project) -> None:
     project.run("create", "n", "--id", "t")
-    taken = project.run("checkpoint", "t")["checkpointId"]
+    taken = project.run("checkpoint", "t")["checkpointID"]
     Path("bad").write_bytes(b"not an archive")
     assert project.run("import", "t", "bad", code=2)["code"] == "CHECKPOINT_INVALID"
     assert project.run("import", "t", "missing", code=2)["code"] == "FILE_UNREADABLE"
@@ -207,12 +208,12 @@ def test_a_hook_that_does_not_exist_is_named_with_its_line(
 @pytest.mark.parametrize("project", ["local"], indirect=True)
 def test_doctor_reports_an_edited_file_and_a_damaged_checkpoint(project: Project) -> None:
     project.run("create", "x", "--id", "t")
-    checkpoint = project.run("checkpoint", "t")["checkpointId"]
+    checkpoint = project.run("checkpoint", "t")["checkpointID"]
     folder = project.folder / "work/t"
 
     def codes(*words: str) -> list[str]:
         result = CliRunner().invoke(cli, ["doctor", "--json", *words])
-        return [c["code"] for c in json.loads(result.stdout)["checks"] if c["level"] != "ok"]
+        return [c["code"] for c in json.loads(result.stdout)["findings"] if c["severity"] != "ok"]
 
     assert codes() == []
     state = (folder / "state.json").read_text()
@@ -244,9 +245,9 @@ def test_copies_and_backups_carry_tasks_and_say_that_workspaces_stay(project: Pr
         (project.folder / "perdure.yaml").write_text(config)
         assert project.run("show", "t")["status"] == "running"
         assert len(project.run("logs", "t")["logs"]) == 2
-    assert project.run("checkpoint", "t")["success"]
+    assert project.run("checkpoint", "t")["checkpointID"]
     (project.folder / "perdure.yaml").write_text("tasks: {root: ./other}\n")
-    assert project.run("show", "t")["task"]["host"]
+    assert project.run("show", "t")["host"]
     assert project.run("checkpoint", "t", code=2)["code"] == "TASK_ELSEWHERE"
 
 

@@ -20,8 +20,8 @@ def shop(shop: Shop, request: pytest.FixtureRequest) -> Shop:
 
 
 def finding(shop: Shop) -> dict[str, Any] | None:
-    checks = shop.json("doctor")["checks"]
-    found = [one for one in checks if one["code"] == "NO_WORKER" and "queue" in one["details"]]
+    findings = shop.json("doctor")["findings"]
+    found = [one for one in findings if (one["code"], one["subject"]) == ("NO_WORKER", "gpu")]
     return found[0] if found else None
 
 
@@ -43,7 +43,8 @@ def test_a_queue_that_no_worker_serves_is_told_everywhere(shop: Shop) -> None:
     told = finding(shop)
     assert told is not None
     assert told["text"] == "1 session is due in queue gpu, and no worker serves it"
-    assert told["remedy"] == "perdure worker --queue gpu --app shop:rt"
+    assert told["steps"][0]["command"] == "perdure worker --queue gpu"
+    assert "perdure worker --queue gpu --app shop:rt" in shop.run("doctor").stdout
     shown = shop.run("sessions", "show", "s1").stdout
     assert "is due, and no worker serves its queue gpu (NO_WORKER)" in shown
     assert "perdure worker --queue gpu --app shop:rt" in shown

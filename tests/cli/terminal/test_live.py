@@ -6,9 +6,9 @@ import pytest
 
 from perdure.cli.settings import Settings
 from perdure.cli.terminal import live as module
+from perdure.cli.terminal.findings import pending_line
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.terminal import Terminal
-from perdure.runtime.diagnosis.calls import pending_line
 
 ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
 

@@ -23,7 +23,6 @@ from perdure.core.driver.verdicts import (
     Verdict,
     Wait,
 )
-from perdure.core.literals import OnCrash
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
 from perdure.core.pending.record import PendingRecord, PendingTime
@@ -31,6 +30,7 @@ from perdure.core.pending.settlement import CANCELLED, INTERRUPTED, NOT_STARTED
 from perdure.core.session import calls
 from perdure.core.session.calls import CallStatus
 from perdure.core.session.state import CORRECTION_AUTHOR, State, fold
+from perdure.views.literals import OnCrash
 
 NOW = 5_000
 SCOPE = SessionScope("s_1", "acme", "shop", epoch=3, on_expire="keep")

@@ -19,11 +19,11 @@ from perdure.core.driver.effects import (
     Summarize,
 )
 from perdure.core.driver.plan import POISON_AFTER, SHORT_BACK_OFF_MS, SLOTS, DriveView, Limits, plan
-from perdure.core.literals import CallKind, DecisionKind
 from perdure.core.log import events
 from perdure.core.log.events import Bound, Event, ReachedLimit, StampedEvent
 from perdure.core.session.budgets import Budget, BudgetRecord, Spent
 from perdure.core.session.state import State, fold
+from perdure.views.literals import CallKind, DecisionKind
 
 NOW = 1_000
 SEAT = DriveView(epoch=2)

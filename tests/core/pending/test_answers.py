@@ -1,11 +1,11 @@
-"""Answers to questions: typed text becomes JSON, and what does not fit is named."""
+"""Answers: typed text becomes JSON or a decision, and what does not fit is named."""
 
 from typing import Any
 
 import pytest
 from tests.core.pending.test_settlement import NOW, record
 
-from perdure.core.pending.answers import check_question, parse_answer
+from perdure.core.pending.answers import check_question, parse_answer, parse_decision
 from perdure.core.pending.commands import Respond
 from perdure.core.pending.settlement import settle
 from perdure.errors import Refused
@@ -85,3 +85,27 @@ def test_a_schema_that_cannot_be_checked_is_refused(schema: Any) -> None:
     with pytest.raises(Refused) as caught:
         check_question(schema, None)
     assert caught.value.code == "QUESTION_INVALID"
+
+
+@pytest.mark.parametrize("text", ["approve", "yes", "y", " Yes\n", "APPROVE", "Y"])
+def test_these_words_approve(text: str) -> None:
+    """S4.23"""
+    assert parse_decision(text) == "approve"
+
+
+@pytest.mark.parametrize("text", ["deny", "no", "n", "\tNO ", "Deny"])
+def test_these_words_deny(text: str) -> None:
+    """S4.23"""
+    assert parse_decision(text) == "deny"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("do not approve", "disapprove", "approved", "yes please", "yes.", "no way", "", " "),
+        *("y e s", "ok", "sure", "nope", "approve it", "not sure", "\u200byes", "\u0443es"),
+    ],
+)
+def test_nothing_else_decides(text: str) -> None:
+    """S4.23"""
+    assert parse_decision(text) is None

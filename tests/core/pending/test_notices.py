@@ -1,9 +1,9 @@
 """What the watchers of waiting calls are told."""
 
-from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent, raw_json
 from perdure.core.pending.notices import NoticeState, PendingNotice, follow_event, is_run_end
+from perdure.views.literals import CallKind
 
 USER = events.User(role="user", content="go", task_id="task_1")
 DRIVEN = events.AgentStart(run="task_1", agent="a", worker="w")

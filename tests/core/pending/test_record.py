@@ -6,7 +6,6 @@ from typing import get_args
 import msgspec
 import pytest
 
-from perdure.core.literals import CallKind, PendingStatus
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import (
     MOVES,
@@ -18,6 +17,7 @@ from perdure.core.pending.record import (
     PendingTime,
     Verb,
 )
+from perdure.views.literals import CallKind, PendingStatus
 
 
 def record(**fields: object) -> PendingRecord:

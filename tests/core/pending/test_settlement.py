@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.core.literals import CallKind, PendingStatus
 from perdure.core.log import events
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import (
@@ -32,6 +31,7 @@ from perdure.core.pending.record import (
 from perdure.core.pending.settlement import Settlement, cancel_open, settle
 from perdure.core.session.calls import params_digest
 from perdure.errors import Conflict
+from perdure.views.literals import CallKind, PendingStatus
 
 NOW = 10_000
 KINDS: tuple[CallKind, ...] = get_args(CallKind)

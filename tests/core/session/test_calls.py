@@ -2,10 +2,10 @@
 
 import pytest
 
-from perdure.core.literals import DecisionKind
 from perdure.core.log import events
 from perdure.core.session import calls
 from perdure.core.session.calls import MOVES, Call, CallStatus, Move
+from perdure.views.literals import DecisionKind
 
 
 def call(status: CallStatus = CallStatus.NEW, **fields: object) -> Call:

@@ -1,5 +1,7 @@
 """Rules about calls: what they say, in which order, and what can be remembered."""
 
+import time
+
 import pytest
 
 from perdure.core.session.permissions import (
@@ -81,6 +83,14 @@ def test_what_is_remembered_without_a_rule_is_exactly_that_call() -> None:
     assert not one.is_match(("refund",), {"cents": True}, {"cents": True})
     assert not one.is_match(("refund",), {"cents": 1, "note": "x"}, {"cents": 1, "note": "x"})
     assert not one.is_match(("pay",), {"cents": 1}, {"cents": 1})
+
+
+def test_a_rule_of_many_brackets_is_judged_in_one_pass() -> None:
+    """S4.28; the rule of an approver would hold the event loop of a server"""
+    started = time.process_time()
+    assert not parse_rule("*" + "[!]" * 22 + "x").is_every_tool
+    assert parse_rule("*[!a][]b]?").is_every_tool
+    assert time.process_time() - started < 1
 
 
 def test_a_remembered_rule_must_be_about_the_call() -> None:

@@ -5,8 +5,8 @@ from typing import get_args
 
 import pytest
 
-from perdure.core.literals import RunState
 from perdure.core.session.projections import TABLE, StateDetails, WaitFor, project
+from perdure.views.literals import RunState
 
 # standing, task, background, A2A, session, pending call
 ROWS = [

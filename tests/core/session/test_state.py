@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from perdure.core.conversation.messages import AssistantMessage, ToolMessage, conversation
 from perdure.core.driver.plan import DriveView, plan
-from perdure.core.literals import CallKind
 from perdure.core.log import codec, events
 from perdure.core.log.events import Event, StampedEvent
 from perdure.core.session.calls import CallStatus
 from perdure.core.session.state import CORRECTION_AUTHOR, State, fold
+from perdure.views.literals import CallKind
 
 CALLS = st.sampled_from(["c1", "c2", "c3"])
 PENDING = st.sampled_from(["p1", "p2", "p3"])

@@ -3,6 +3,7 @@
 import pytest
 
 from perdure.runtime.diagnosis.calls import question_text, waits_text
+from perdure.views.literals import CallKind
 
 
 @pytest.mark.parametrize(
@@ -29,5 +30,5 @@ def test_a_prompt_that_only_repeats_the_arguments_is_not_the_question(
         (["timer"], "1 timer"),
     ],
 )
-def test_waits_are_counted_by_who_ends_them(kinds: list[str], text: str) -> None:
-    assert waits_text([{"kind": kind} for kind in kinds]) == text
+def test_waits_are_counted_by_who_ends_them(kinds: list[CallKind], text: str) -> None:
+    assert waits_text(kinds) == text

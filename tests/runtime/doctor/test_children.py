@@ -8,7 +8,6 @@ import pytest
 
 from perdure import Agent, Runtime
 from perdure.core.session.children import BACKGROUND_AUTHOR
-from perdure.runtime.diagnosis.commands import PlainCommands
 from perdure.runtime.doctor.rebuild import rebuild_session
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.store.sqlite.inspect import SqliteInspector
@@ -34,7 +33,7 @@ async def rebuilt(rt: Runtime, path: Path) -> None:
     inspector, store = SqliteInspector(path), rt._resources.store
     stream = inspector.stream("s//s")
     assert stream is not None
-    checkup = SessionCheckup.create(stream, store.now(), PlainCommands())
+    checkup = SessionCheckup.create(stream, store.now())
     assert checkup.is_rebuildable()
     await rebuild_session(store, inspector, checkup)
 

@@ -9,13 +9,12 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from tests.support.endless_tool import endless_tool
+from tests.support.findings import code_of
 
 from perdure import Agent, Delta, Runtime, tool
 from perdure.core.conversation.messages import Answer
 from perdure.errors import Corrupt
-from perdure.runtime import renewals
-from perdure.runtime.diagnosis.commands import PlainCommands
-from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
+from perdure.runtime import host
 from perdure.runtime.models.base import Request
 from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Check, Heads, Lease, Put, Record, Unknown, Write
@@ -36,10 +35,8 @@ class Slow(MemoryStore):
         super().__init__()
         self.claimed, self.may_answer = anyio.Event(), anyio.Event()
 
-    async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
-    ) -> list[Lease]:
-        leases = await super().claim(holder, kind, limit, only=only)
+    async def claim(self, holder: str, kind: str, limit: int, **options: Any) -> list[Lease]:
+        leases = await super().claim(holder, kind, limit, **options)
         self.claimed.set()
         await self.may_answer.wait()
         return leases
@@ -81,10 +78,8 @@ async def test_a_claim_whose_answer_was_lost_leaves_no_session_held(
     class Forgetful(MemoryStore):
         forgets = True
 
-        async def claim(
-            self, holder: str, kind: str, limit: int, *, only: str | None = None
-        ) -> list[Lease]:
-            leases = await super().claim(holder, kind, limit, only=only)
+        async def claim(self, holder: str, kind: str, limit: int, **options: Any) -> list[Lease]:
+            leases = await super().claim(holder, kind, limit, **options)
             if leases and self.forgets:
                 self.forgets = False
                 raise Unknown("the answer was lost")
@@ -105,11 +100,9 @@ async def test_a_message_claims_the_session_that_it_wakes() -> None:
     class Counting(MemoryStore):
         claims = 0
 
-        async def claim(
-            self, holder: str, kind: str, limit: int, *, only: str | None = None
-        ) -> list[Lease]:
+        async def claim(self, holder: str, kind: str, limit: int, **options: Any) -> list[Lease]:
             self.claims += 1
-            return await super().claim(holder, kind, limit, only=only)
+            return await super().claim(holder, kind, limit, **options)
 
     store, one = Counting(), agent({"text": "Hello."}, {"text": "Again."})
     async with Runtime(store, agents=[one]) as rt:
@@ -125,7 +118,7 @@ class Stopped:
 
     ahead = 0.0
 
-    def monotonic(self) -> float:
+    def elapsed(self) -> float:
         return time.monotonic() + self.ahead
 
 
@@ -134,7 +127,7 @@ async def test_a_lease_that_ran_out_before_an_effect_is_not_kept_alive_undriven(
 ) -> None:
     """Nobody else was there to take it, so the heartbeat of the same name comes through again."""
     local, ran = Stopped(), []
-    monkeypatch.setattr(renewals, "time", local)
+    monkeypatch.setattr(host, "elapsed", local.elapsed)
     monkeypatch.setenv("PERDURE_LEASE", "0.3s")
 
     class Blocked(MemoryStore):
@@ -260,13 +253,12 @@ async def test_of_sessions_whose_processes_stopped_twice_two_are_driven_first(
             await memory.reap(memory.now())
         await memory.renew("other@default", 60_000, join=True)  # a worker elsewhere
         held = await rt.session("s1").get()
-        assert held.problem is not None
-        assert (held.problem.code, held.state) == ("HELD_BACK", "pending")
-        assert "the last 2 processes that drove it stopped" in held.problem.message
-        snapshot = SessionSnapshot(held.to_json(), memory.now() + 5_000)
-        sentence = diagnose(snapshot, PlainCommands()).sentence
-        assert sentence.startswith(
-            "Session s1 is held back (HELD_BACK), and has been for 5.0s. The"
+        assert (code_of(held), held.state) == ("HELD_BACK", "pending")
+        clock.advance("5s")
+        (finding,) = (await rt.session("s1").get()).findings
+        assert finding.text.startswith(
+            "Session s1 is held back (HELD_BACK), and has not moved for 9.0s. The last 2 processes "
+            "that drove it stopped"
         )
         with anyio.fail_after(20):
             await rt.work(once=True)
@@ -274,8 +266,41 @@ async def test_of_sessions_whose_processes_stopped_twice_two_are_driven_first(
     assert states == {"completed"}
     assert counts[:2] == [1, 2]
     assert max(counts) > 2
-    assert "9 sessions stopped before they recorded anything: 2 are driven first" in caplog.text
+    assert (
+        "up to 9 sessions stopped before they recorded anything: 2 are driven first" in caplog.text
+    )
     assert "no session is held back any more" in caplog.text
+
+
+async def test_suspects_that_have_to_wait_are_not_claimed(
+    in_memory: MakeRuntime,
+    memory: MemoryStore,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4.32: the end of the process would count as a try of each; others do not wait for them."""
+    claimed: list[int] = []
+    claim = memory.claim
+
+    async def count(*arguments: Any, **options: Any) -> list[Lease]:
+        leases = await claim(*arguments, **options)
+        claimed.extend([len(leases)] if leases else [])
+        return leases
+
+    agent_a = Agent("a", model=ScriptedModel([{"text": "Done."}]))
+    async with in_memory(agent_a) as rt:
+        for number in range(9):
+            await rt.session(f"s{number}", agent=agent_a).send("Go")
+        for holder in ("dead-1", "dead-2"):
+            await memory.renew(holder, 1_000, join=True)
+            await memory.claim(holder, "session:a", 10)
+            clock.advance("2s")
+            await memory.reap(memory.now())
+        await rt.session("new", agent=agent_a).send("Go")
+        monkeypatch.setattr(memory, "claim", count)
+        with anyio.fail_after(20):
+            await rt.work(once=True)
+    assert (claimed[0], sum(claimed)) == (3, 10)
 
 
 class Crashed(MemoryStore):

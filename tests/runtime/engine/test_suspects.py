@@ -8,10 +8,28 @@ import pytest
 
 from perdure.core.driver.plan import POISON_AFTER
 from perdure.runtime.engine.leases import MORE_SUSPECTS, Suspects, is_suspect
-from perdure.store.base import Lease
-from perdure.store.judge import due_after_reaping
+from perdure.store.base import Lease, SuspectLimit
+from perdure.store.judge import StreamRow, due_after_reaping, without_held
 
 CHILDREN = 30
+
+
+def lease(name: str, tries: int) -> Lease:
+    return Lease(name, 1, "w", 1, tries, 0)
+
+
+def taken(leases: list[Lease], limit: SuspectLimit) -> list[Lease]:
+    """Return what a store leases of these; their tries count the claim."""
+    due = [StreamRow("session", tries=item.tries - 1) for item in leases]
+    rows = without_held(due, limit)
+    return [item for item, row in zip(leases, due, strict=True) if any(row is r for r in rows)]
+
+
+def claim(suspects: Suspects, due: list[Lease], most: int = CHILDREN) -> list[Lease]:
+    with suspects.claiming(most) as limit:
+        leases = taken(due, limit)
+        suspects.start(leases)
+    return leases
 
 
 class Fleet:
@@ -42,13 +60,12 @@ class Fleet:
 
     def _claim(self, suspects: Suspects) -> list[str]:
         ready = [name for name, due in self.due.items() if due <= self.now]
-        leases = [Lease(name, 1, "w", 1, self.tries[name] + 1, 0) for name in ready]
-        driven, _ = suspects.split(leases)
-        poisoned = [lease.stream for lease in driven if lease.tries > POISON_AFTER]
+        driven = claim(suspects, [lease(name, self.tries[name] + 1) for name in ready])
+        poisoned = [item.stream for item in driven if item.tries > POISON_AFTER]
         for name in poisoned:
             self._end(name, self.poisoned)
-            suspects.drop(Lease(name, 1, "w", 1, 9, 0))
-        return [lease.stream for lease in driven if lease.stream not in poisoned]
+            suspects.drop(lease(name, 9))
+        return [item.stream for item in driven if item.stream not in poisoned]
 
     def _die(self, driven: list[str]) -> None:
         for name in driven:
@@ -57,7 +74,7 @@ class Fleet:
 
     def _complete(self, suspects: Suspects, driven: list[str]) -> None:
         for name in driven:
-            suspects.clear(Lease(name, 1, "w", 1, self.tries[name] + 1, 0))
+            suspects.clear(lease(name, self.tries[name] + 1))
             self._end(name, self.completed)
 
     def _end(self, name: str, ends: list[str]) -> None:
@@ -93,42 +110,37 @@ def test_a_session_that_kills_its_processes_is_isolated_among_others(
     assert len(fleet.completed) == CHILDREN - 1
 
 
-def test_two_suspects_are_driven_until_one_of_them_has_written() -> None:
-    """S4.32"""
+def test_two_suspects_are_claimed_until_one_of_them_has_written() -> None:
+    """S4.32: what is not claimed is not counted if the process stops."""
     suspects = Suspects(POISON_AFTER)
-    leases = [Lease(f"s{number}", 1, "w", 1, 3, 0) for number in range(CHILDREN)]
-    assert all(map(is_suspect, leases))
-    driven, others = suspects.split(leases)
-    assert (len(driven), len(others)) == (2, CHILDREN - 2)
-    assert not suspects.may_claim()
-    assert not suspects.may_claim(only=others[0].stream)
+    due = [lease(f"s{number}", 3) for number in range(CHILDREN)]
+    assert all(map(is_suspect, due))
+    driven = claim(suspects, due)
+    assert driven == due[:2]
+    assert claim(suspects, due[2:]) == []
     suspects.clear(driven[0])
-    assert suspects.may_claim()
-    more, others = suspects.split(others)
-    assert len(more) == MORE_SUSPECTS + 1
+    assert claim(suspects, due[2:]) == due[2 : 2 + MORE_SUSPECTS + 1]
 
 
 def test_a_suspect_whose_next_stop_would_fail_it_is_driven_without_others() -> None:
     """S4.32: also while it runs, no other suspect starts."""
     suspects = Suspects(POISON_AFTER)
-    last = Lease("last", 1, "w", 1, POISON_AFTER, 0)
-    other, innocent = Lease("other", 1, "w", 1, 3, 0), Lease("innocent", 1, "w", 1, 1, 0)
-    driven, held = suspects.split([last, other, innocent])
-    assert ([item.stream for item in driven], held) == (["other", "innocent"], [last])
+    last, final = lease("last", POISON_AFTER), lease("final", POISON_AFTER)
+    other, innocent = lease("other", 3), lease("innocent", 1)
+    assert claim(suspects, [last, other, innocent]) == [other, innocent]
+    assert claim(suspects, [last]) == []
     suspects.clear(other)
-    assert suspects.split([last]) == ([last], [])
-    assert suspects.split([other, innocent]) == ([innocent], [other])
+    assert claim(suspects, [last, final]) == [last]
+    assert claim(suspects, [other, innocent]) == [innocent]
 
 
-def test_nothing_is_claimed_beside_a_suspect_that_has_just_been_started() -> None:
-    """S4.32: a claim that must be returned is counted, if the process stops before that."""
+def test_claims_at_the_same_time_take_no_more_suspects_than_may_be_driven() -> None:
+    """S4.32: a program that drives its sessions itself claims each of them alone."""
     suspects = Suspects(POISON_AFTER)
-    first = Lease("first", 1, "w", 1, 3, 0)
-    assert suspects.may_claim()
-    suspects.split([first])
-    assert not suspects.may_claim()
-    assert suspects.may_claim(only="second")  # two may be driven
-    suspects.drop(first)
-    assert suspects.may_claim()
-    suspects.split([Lease("last", 1, "w", 1, POISON_AFTER, 0)])
-    assert not suspects.may_claim(only="second")
+    one, two = lease("one", 3), lease("two", 3)
+    with suspects.claiming(1) as first, suspects.claiming(1) as second:
+        assert taken([one], first) == [one]
+        assert taken([two], second) == []  # the first may be the last try of one, which is alone
+        suspects.start([one])
+    with suspects.claiming(1) as first, suspects.claiming(1) as second:
+        assert (first.most, second.most) == (1, 0)

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from tests.runtime.mcp.test_tools import clerk, results
 from tests.runtime.mcp.world import SECRET, World, is_alive
+from tests.support.findings import code_of, problem_of
 
 from perdure import Agent, Runtime
 from perdure.mcp import MCPServer
@@ -155,9 +156,10 @@ async def test_a_session_whose_server_is_down_waits_with_the_problem_and_then_go
     one = clerk(("look", {"what": "x"}), tools=[world.web()])
     async with Runtime("memory:", agents=[one]) as rt:
         result = await rt.session("s", agent=one).run("Go")
-        assert result.problem is not None
-        assert result.problem.code == "MCP_SERVER_DOWN"
-        assert result.problem.message.startswith("MCP server 'shop' cannot be reached: ")
+        problem = problem_of(result)
+        assert problem is not None
+        assert problem.code == "MCP_SERVER_DOWN"
+        assert "MCP server 'shop' cannot be reached: " in problem.text
         world.start()
         assert (await rt.session("s").run()).output == "Done."
 
@@ -178,8 +180,8 @@ async def test_a_worker_drives_others_while_a_server_is_down(world: World) -> No
         await rt.work(once=True)
         assert (await rt.session("whole").get()).output == "Done."
         stuck = await rt.session("clerk").get()
-    assert stuck.problem is not None
-    assert stuck.problem.code == "MCP_SERVER_DOWN"
+    assert problem_of(stuck) is not None
+    assert code_of(stuck) == "MCP_SERVER_DOWN"
 
 
 @pytest.mark.parametrize(
@@ -197,10 +199,10 @@ async def test_why_a_program_does_not_start_is_told_without_secrets(
 ) -> None:
     one = clerk(tools=[MCPServer("shop", command=command, env={"TOKEN": SECRET})])
     async with Runtime("memory:", agents=[one]) as rt:
-        problem = (await rt.session("s", agent=one).run("Go")).problem
+        problem = problem_of(await rt.session("s", agent=one).run("Go"))
     assert problem is not None
-    assert why in problem.message
-    assert SECRET not in problem.message
+    assert why in problem.text
+    assert SECRET not in problem.text
 
 
 @pytest.mark.parametrize(
@@ -232,10 +234,10 @@ async def test_a_server_that_refuses_us_is_told_with_its_status() -> None:
         web = MCPServer("shop", url=f"http://127.0.0.1:{port}/mcp", headers=headers)
         one = clerk(tools=[web])
         async with Runtime("memory:", agents=[one]) as rt:
-            problem = (await rt.session("s", agent=one).run("Go")).problem
+            problem = problem_of(await rt.session("s", agent=one).run("Go"))
     assert problem is not None
-    assert "HTTP 401" in problem.message
-    assert SECRET not in problem.message
+    assert "HTTP 401" in problem.text
+    assert SECRET not in problem.text
 
 
 async def test_a_key_in_an_address_is_in_no_log(
@@ -247,7 +249,7 @@ async def test_a_key_in_an_address_is_in_no_log(
     web = MCPServer("shop", url=f"http://127.0.0.1:{world.port}/mcp?key={SECRET}")
     one = clerk(("look", {"name": "a"}), tools=[web])
     async with Runtime("memory:", agents=[one]) as rt:
-        assert (await rt.session("s", agent=one).run("Go")).problem is None
+        assert problem_of(await rt.session("s", agent=one).run("Go")) is None
         world.kill()
         await rt.session("t", agent=one).run("Go")
     assert "HTTP Request: POST" in caplog.text
@@ -285,8 +287,8 @@ async def test_an_approval_is_taken_while_the_server_is_down(world: World, tmp_p
     async with Runtime(url, agents=[one]) as rt:
         await rt.approve(call.id, by="ana")
         result = await rt.session("s").run()
-        assert result.problem is not None
-        assert result.problem.code == "MCP_SERVER_DOWN"
+        assert problem_of(result) is not None
+        assert code_of(result) == "MCP_SERVER_DOWN"
         world.start()
         assert (await rt.session("s").run()).output == "Done."
         changes = [e for e in await rt.session("s").events() if e.type == "agent_changed"]
@@ -307,7 +309,7 @@ async def test_what_needs_no_tool_goes_on_and_unknown_tools_are_not_told_as_remo
     async with Runtime(store, agents=[one]) as rt:
         await rt.work(once=True)
         types = [event.type for event in await rt.session("s").events()]
-        problem = (await rt.session("s").get()).problem
+        problem = problem_of(await rt.session("s").get())
     assert (types.count("agent_start"), types.count("tool_result")) == (2, 1)
     assert "agent_changed" not in types
     assert problem is not None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.mcp.world import SECRET, World
+from tests.support.findings import problem_of
 
 from perdure import Agent, Delta, Refused, Runtime, mcp, tool
 from perdure.errors import ConfigError
@@ -189,9 +190,10 @@ async def test_a_tool_with_the_name_of_another_is_a_problem_that_is_told(world: 
     one = clerk(tools=[look, world.program()])
     async with Runtime("memory:", agents=[one]) as rt:
         result = await rt.session("s", agent=one).run("Go")
-    assert result.problem is not None
-    assert result.problem.code == "TOOL_NAME_CLASH"
-    assert "two tools named 'look'" in result.problem.message
+    problem = problem_of(result)
+    assert problem is not None
+    assert problem.code == "TOOL_NAME_CLASH"
+    assert "two tools named 'look'" in problem.text
 
 
 # --- secrets --------------------------------------------------------------------------------------

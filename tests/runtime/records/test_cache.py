@@ -13,6 +13,7 @@ import pytest
 from perdure import Agent, Conflict, Event, NotFound, Runtime, tool
 from perdure.core.log import codec, events
 from perdure.core.session.naming import SessionRecord
+from perdure.runtime import host
 from perdure.runtime.records import cache as near
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
@@ -297,7 +298,7 @@ async def test_a_log_before_a_command_is_dropped_after_a_few_seconds(
 ) -> None:
     """G8"""
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(near, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(host, "elapsed", lambda: clock.now)
     decoded = near.DecodedLogs()
     decoded.add(rested("old", near.MIN_LOG_BYTES).log)
     clock.now += near.LOG_S

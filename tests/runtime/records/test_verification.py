@@ -7,7 +7,7 @@ import pytest
 
 from perdure.core.log import events
 from perdure.errors import Corrupt
-from perdure.runtime.records import verification
+from perdure.runtime import host
 from perdure.runtime.records.cache import MIN_LOG_BYTES, SessionCache
 from perdure.runtime.records.log import PAGE, as_record
 from perdure.runtime.records.verification import FRESH_S, LogVerifier
@@ -35,7 +35,7 @@ class CountingStore(MemoryStore):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(verification, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(host, "elapsed", lambda: clock.now)
     return clock
 
 

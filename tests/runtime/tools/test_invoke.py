@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -20,7 +19,8 @@ from perdure.runtime.tools.invoke import (
     render_prompt,
 )
 from perdure.runtime.tools.tool import Tool, as_tool, tool
-from perdure.runtime.values import Context, PendingCall
+from perdure.runtime.values import Context
+from perdure.views.calls import CallTimes, PendingCall
 
 
 def context(**args: Any) -> Context[str]:
@@ -127,7 +127,7 @@ async def test_a_deferred_tool_gets_its_pending_call_and_others_none() -> None:
         args={},
         call_id="c_1",
         effect_id="e_1",
-        created_at=datetime(2025, 1, 1, tzinfo=UTC),
+        time=CallTimes(created=1),
     )
     made = tool(start, deferred=True)
     assert await invoke(made, replace(context(), pending=call)) == "e_1"

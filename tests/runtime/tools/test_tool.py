@@ -15,7 +15,8 @@ from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.binding import bind
 from perdure.runtime.tools.schema import FunctionArguments
 from perdure.runtime.tools.tool import ASYNCHRONOUS, EXTERNAL, Tool, as_tool, tool
-from perdure.runtime.values import Context, PendingCall
+from perdure.runtime.values import Context
+from perdure.views.calls import PendingCall
 
 
 class Colour(Enum):

@@ -14,7 +14,8 @@ from perdure.runtime.values import Context as Ctx
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from perdure.runtime.values import Context, PendingCall
+    from perdure.runtime.values import Context
+    from perdure.views.calls import PendingCall
 
 
 class Order(BaseModel):

@@ -186,6 +186,19 @@ async def test_a_deferred_call_that_is_kept_is_late_where_it_was_imported(
         assert (await rt.submit_result(deploy.id, "up")).status == "completed"
 
 
+async def test_an_export_while_the_session_moves_on_is_not_one_of_a_damaged_session(
+    source: Runtime,
+) -> None:
+    """G3: an entry that was read later than the log knows more than the events before it."""
+    (known,) = [one async for one in source._service.sessions(None) if one.record.id == "s"]
+    lines = export_lines(source._resources.store, known)
+    begun = [await anext(lines), await anext(lines)]
+    (call,) = [call async for call in source.pending(session="s") if call.tool == "refund"]
+    await source.approve(call.id, by="ana")
+    end = json.loads([*begun, *[line async for line in lines]][-1])
+    assert (end["end"], "lost" in end) == ("s", False)
+
+
 async def test_a_session_that_exists_is_never_changed(source: Runtime) -> None:
     lines = await exported(source)
     before = (await source.session("s").get()).seq

@@ -21,6 +21,7 @@ from perdure.core.webhooks.deliveries import (
     DeliveryStatus,
 )
 from perdure.core.webhooks.signatures import verify
+from perdure.runtime import host
 from perdure.runtime.records.retention import Retention
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.deliveries import Deliveries
@@ -52,7 +53,7 @@ class Wire:
     async def round(self) -> int:
         """Whatever is due goes out."""
         service = self.rt._service
-        courier = DeliverySender(self.rt._resources.outbox, service.drives, self, lambda: 0.5)
+        courier = DeliverySender(self.rt._resources.outbox, service.drives, self)
         begun = await courier.start_due()
         while courier.active:
             await anyio.lowlevel.checkpoint()
@@ -70,6 +71,11 @@ class Wire:
     @property
     def ids(self) -> list[str]:
         return [headers["webhook-id"] for _, headers, _ in self.sent]
+
+
+@pytest.fixture(autouse=True)
+def _pauses_are_not_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "chance", lambda: 0.5)
 
 
 def wired(rt: Runtime, clock: ManualClock, *targets: WebhookTarget) -> Wire:
@@ -369,8 +375,8 @@ async def test_a_courier_who_leaves_while_a_claim_is_answered_leaves_no_delivery
     """Cancelling does not withdraw the claim, and our heartbeat would keep it for ever."""
     claimed, may_answer, claim = anyio.Event(), anyio.Event(), memory.claim
 
-    async def slow(holder: str, kind: str, limit: int, *, only: str | None = None) -> list[Lease]:
-        leases = await claim(holder, kind, limit, only=only)
+    async def slow(holder: str, kind: str, limit: int, **options: Any) -> list[Lease]:
+        leases = await claim(holder, kind, limit, **options)
         if leases and not claimed.is_set():
             claimed.set()
             await may_answer.wait()

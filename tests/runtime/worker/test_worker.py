@@ -127,14 +127,17 @@ async def test_a_worker_that_waits_gathers_nothing(in_memory: MakeRuntime) -> No
         assert len(waited) == 1
 
 
-async def test_a_worker_that_starts_while_the_store_is_away_works_once_it_is_back() -> None:
+@pytest.mark.parametrize("missed", ["session", "started"])
+async def test_a_worker_that_starts_while_the_store_is_away_works_once_it_is_back(
+    missed: str,
+) -> None:
     """It used to take everything that runs beside it along."""
 
     class Away(MemoryStore):
         failures = 1
 
         async def find(self, kind: str, **conditions: Any) -> Page:
-            if kind == "session" and self.failures:
+            if kind == missed and self.failures:
                 self.failures -= 1
                 raise Unavailable("away")
             return await super().find(kind, **conditions)

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from fastapi import APIRouter
+from msgspec import Struct
+from starlette.applications import Starlette
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 
@@ -13,9 +14,22 @@ from perdure.core.webhooks import signatures as webhooks
 from perdure.serve.http import app as http
 from perdure.serve.http.auth import token_authenticator
 from perdure.serve.http.middleware import Rules
-from perdure.serve.http.responses import json_response, responses
+from perdure.serve.http.responses import json_response
+from perdure.serve.http.table import Route
 
 SHAPE = {"error", "code", "hint", "details"}
+
+
+class CodeQuery(Struct):
+    """Which error a route raises."""
+
+    code: int = 0
+
+
+class NumberQuery(Struct):
+    """A number that is needed."""
+
+    n: int
 
 
 def refusal(answer: Any, status: int, code: str) -> dict[str, Any]:
@@ -72,7 +86,7 @@ async def test_an_unknown_route_and_a_wrong_method_are_told_in_the_same_shape(
     refusal(await client.get("/nowhere"), 404, "ROUTE_NOT_FOUND")
     answer = await client.put("/agents")
     refusal(answer, 405, "METHOD_NOT_ALLOWED")
-    assert answer.headers["Allow"] == "GET"
+    assert answer.headers["Allow"] == "GET, HEAD"
 
 
 async def test_a_foreign_tenant_is_not_there(rt: Runtime, client_of: MakeClient) -> None:
@@ -101,19 +115,19 @@ async def test_what_nobody_foresaw_is_answered_without_internals(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    router = APIRouter()
-
-    @router.get("/broken", responses=responses({200: {}}))
-    async def broken(code: int = 0) -> Any:
-        if code == 1:
+    async def broken(_: Any, query: CodeQuery) -> Any:
+        if query.code == 1:
             raise Refused("too long", code="TOO_LARGE")
-        raise (RuntimeError, PerdureError)[code // 2]("the password is hunter2")
+        raise (RuntimeError, PerdureError)[query.code // 2]("the password is hunter2")
 
-    @router.get("/fine")
-    async def fine(n: int) -> Any:
-        return json_response({"n": n})
+    async def fine(_: Any, query: NumberQuery) -> Any:
+        return json_response({"n": query.n})
 
-    monkeypatch.setattr(http, "ROUTERS", (router,))
+    table = (
+        Route("GET", "/broken", None, broken, query=CodeQuery),
+        Route("GET", "/fine", None, fine, query=NumberQuery),
+    )
+    monkeypatch.setattr(http, "ROUTES", table)
     one = client_of(asgi(rt, auth=TOKENS))
     for path in ("/broken", "/broken?code=2"):
         caplog.clear()
@@ -129,9 +143,7 @@ async def test_what_nobody_foresaw_is_answered_without_internals(
 async def test_a_mounted_application_serves_under_its_prefix(
     rt: Runtime, client_of: MakeClient
 ) -> None:
-    from fastapi import FastAPI
-
-    outer = FastAPI()
+    outer = Starlette()
     outer.mount("/perdure", asgi(rt, auth=TOKENS))
     one = client_of(outer)
     assert (await one.get("/perdure/agents")).is_success
@@ -178,3 +190,16 @@ async def test_only_known_hosts_and_our_own_pages_may_ask(
     for foreign in ("https://evil.example", "null", "http://perdure.evil.example", "http://["):
         refusal(await asked(Origin=foreign), 403, "ORIGIN_NOT_ALLOWED")
     refusal(await asked(Sec_Fetch_Site="cross-site"), 403, "ORIGIN_NOT_ALLOWED")
+
+
+async def test_wrong_parameters_of_an_address_are_all_named(client: Client) -> None:
+    error = refusal(await client.get("/pending?limt=5&foo=1"), 400, "PARAMETER_INVALID")
+    assert error["error"] == "unknown parameters: foo, limt"
+    error = refusal(await client.get("/pending?tool=a&tool=b"), 400, "PARAMETER_INVALID")
+    assert error["error"] == "given more than once: tool"
+    error = refusal(await client.get("/agents?x=1"), 400, "PARAMETER_INVALID")
+    assert error["error"] == "unknown parameters: x"
+    error = refusal(await client.get("/pending?limit=none"), 400, "PARAMETER_INVALID")
+    assert error["error"].startswith("limit: ")
+    nothing = (await client.get("/pending?tool=null")).json()  # a text, and not a missing one
+    assert nothing["pending"] == []

@@ -4,14 +4,19 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
 from tests.serve.http.test_app import refusal
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 
 import perdure
-from perdure import Runtime, asgi
-from perdure.errors import Conflict, Corrupt, NotFound, Refused
+from perdure import Runtime, asgi, serve
+from perdure.errors import Conflict, Corrupt, NotAllowed, NotFound, PerdureError, Refused
 from perdure.serve.http.errors import error_response
 
 SOURCE = Path(perdure.__file__).parent
@@ -122,10 +127,13 @@ async def test_a_body_with_unknown_keys_is_told_the_keys_it_may_have(client: Cli
 
 
 async def test_unknown_keys_inside_a_list_are_named_with_their_place(client: Client) -> None:
-    items = [{"pendingID": "p", "decision": "approve"}, {"pendingID": "q", "decission": "deny"}]
+    items = [
+        {"pendingID": "p", "decision": "approve"},
+        {"pendingID": "q", "decision": "deny", "raeson": "no"},
+    ]
     told = refusal(await client.post("/decisions", json={"decisions": items}), 400, "BODY_INVALID")
-    assert told["error"] == "unknown keys: decisions[1].decission"
-    assert told["hint"].startswith("send {decisions: [{pendingID, decision, args?, ")
+    assert told["error"] == "unknown keys: decisions[1].raeson"
+    assert told["hint"].startswith("send {decisions: [{decision: approve, pendingID, ")
 
 
 @pytest.mark.parametrize("error", [Refused("a"), NotFound("a"), Conflict("a"), Corrupt("a")])
@@ -145,3 +153,34 @@ def test_every_refusal_in_the_code_that_serves_requests_has_a_hint() -> None:
         and not any(keyword.arg == "hint" for keyword in node.keywords)
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "error, status, header",
+    [
+        (Refused("no", code="RATE_LIMITED", details={"retryAfter": 7}), 429, "retry-after"),
+        (NotAllowed("who?", code="NOT_AUTHENTICATED"), 401, "www-authenticate"),
+        (Conflict("late", code="ALREADY_DECIDED", details={"winner": "ana"}), 409, None),
+        (PerdureError("the disk /var/x", code="ODD"), 500, None),
+    ],
+)
+async def test_an_application_of_a_user_answers_an_error_as_ours_does(
+    error: PerdureError, status: int, header: str | None
+) -> None:
+    async def fail(_: Request) -> None:
+        raise error
+
+    async def refuse(_: Request, raised: Exception) -> Response:
+        assert isinstance(raised, PerdureError)
+        return serve.error_response(raised)
+
+    routes = [StarletteRoute("/fail", fail)]
+    app = Starlette(routes=routes, exception_handlers={PerdureError: refuse})
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://mine") as client:
+        answer = await client.get("/fail")
+    told = refusal(answer, status, "INTERNAL" if status == 500 else error.code)
+    assert told["hint"]
+    assert told["details"] == ({} if status == 500 else error.details)
+    assert "/var/x" not in answer.text
+    assert header is None or answer.headers[header]

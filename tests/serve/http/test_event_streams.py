@@ -12,6 +12,10 @@ from tests.support.sse import Reader, reading
 
 from perdure import Agent, Runtime, asgi
 from perdure.serve.http import sse
+from perdure.serve.http.app import application
+from perdure.serve.http.auth import token_authenticator
+from perdure.serve.http.middleware import Rules
+from perdure.serve.limits import Rate
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
@@ -28,7 +32,8 @@ async def rt() -> AsyncIterator[Runtime]:
 @asynccontextmanager
 async def followed(rt: Runtime) -> AsyncIterator[list[Reader]]:
     """Yield many readers of all sessions, which have read what was recorded before."""
-    app = asgi(rt, auth=TOKENS, ui=False)._app._routes._app  # type: ignore[attr-defined]
+    many = Rate(1_000_000, 1_000_000)
+    app = application(rt, token_authenticator(TOKENS), Rules(per_source=many, per_id=many))
     async with AsyncExitStack() as stack:
         paths = ["/events"] * READERS
         readers = [await stack.enter_async_context(reading(app, path)) for path in paths]

@@ -1,6 +1,7 @@
 """Calls that ask the person at the client what a background agent waits for, in both eras."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -12,6 +13,8 @@ from tests.support.mcp_client import MODERN, application, connected, error_code,
 from perdure import Agent, Principal, Runtime, tool
 from perdure.app import service_of
 from perdure.core.conversation.messages import AssistantMessage, ToolMessage
+from perdure.core.log import events
+from perdure.runtime.records.entries import SessionRef
 from perdure.serve.mcp.toolbox import McpOptions
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -48,6 +51,11 @@ def launch(rocket: str) -> str:
     return f"launched {rocket}"
 
 
+@tool(deferred=True)
+def collect() -> None:
+    """Collect."""
+
+
 class CallingModel:
     """Model that answers each message with a call, and its result with `ended: …`."""
 
@@ -79,10 +87,26 @@ async def rt() -> AsyncIterator[Runtime]:
         calling("ship", ship),
         calling("hire", hire),
         calling("launch", launch, rocket="r7"),
+        replace(
+            calling("background_task", agent="ship", prompt="go"), sub_agents=["ship"], name="chief"
+        ),
         calling("ask_user", "ask_user", question="Which color?"),
+        calling("collect", collect),
+        replace(
+            calling("background_task", agent="ask_user", prompt="go"),
+            sub_agents=["ask_user"],
+            name="asker",
+        ),
     ]
     async with Runtime(MemoryStore(), agents=agents, worker=True) as opened:
         yield opened
+
+
+async def ended(rt: Runtime, session_id: str) -> None:
+    """Return when a session has ended."""
+    with anyio.fail_after(WAIT_S):
+        async for _ in rt.stream(session=session_id, types=["agent_complete"], after=0):
+            return
 
 
 class Person:
@@ -216,6 +240,25 @@ async def test_a_call_that_asks_sends_its_follow_up_once(rt: Runtime, era: str) 
         arguments = {**task, "message": "Again", "block": True}
         value = fields(await client.call_tool("background_resume", arguments))
     assert (value["output"], value["resumeCount"]) == ("ended: green", 1)
+
+
+@ERAS
+async def test_the_answer_to_a_follow_up_that_asks_is_for_its_caller_alone(
+    rt: Runtime, era: str
+) -> None:
+    """S1.20, S1.22"""
+    person = Person({"answer": "red"}, {"answer": "green"})
+    async with asking(rt, person, era) as client:
+        parent = (await started(client, "asker"))["task_id"].replace("bg_", "s_")
+        asked = await waiting_call(rt)
+        task = {"task_id": asked.session_id.replace("s_", "bg_")}
+        await output(client, task)
+        arguments = {**task, "message": "Again", "block": True}
+        value = fields(await client.call_tool("background_resume", arguments))
+    assert value["output"] == "ended: green"
+    log = await service_of(rt).log(await service_of(rt).get(SessionRef("", parent)))
+    taken = [item.event for item in log.events if isinstance(item.event, events.MailTaken)]
+    assert [event.by for event in taken] == ["ana"]
 
 
 @ERAS
@@ -362,6 +405,57 @@ async def test_who_would_be_refused_is_not_asked_and_learns_who_decides(
 
 
 @ERAS
+async def test_an_agent_that_has_ended_says_whom_its_background_agents_wait_for(
+    rt: Runtime, era: str
+) -> None:
+    """S1.3, SX.7"""
+    async with asking(rt, Person(), era) as client:
+        task = await started(client, "chief")
+        pending_id = (await waiting_call(rt)).id
+        value = await output(client, task)
+        listed = fields(await client.call_tool("background_list", {}))
+    assert value["status"] == "completed"
+    assert [row["pendingID"] for row in value["waitingFor"]] == [pending_id]
+    assert "One of them waits for zoe: approve ship" in value["message"]
+    assert f"perdure approve {pending_id}" in value["message"]
+    assert listed["tasks"][0]["waitingFor"] == value["waitingFor"]
+
+
+@ERAS
+async def test_a_person_is_asked_what_a_background_agent_of_an_ended_agent_waits_for(
+    rt: Runtime, era: str
+) -> None:
+    """SX.7"""
+    person = Person("decline", {"answer": "red"})
+    async with asking(rt, person, era) as client:
+        task = await started(client, "asker")
+        asked = await waiting_call(rt)
+        await ended(rt, task["task_id"].replace("bg_", "s_"))
+        declined = await output(client, task)
+        assert (declined["status"], len(declined["waitingFor"])) == ("completed", 1)
+        value = await output(client, task)
+    assert (value["status"], len(person.forms)) == ("completed", 2)
+    assert [row["pendingID"] for row in value["decisions"]] == [asked.id]
+
+
+@ERAS
+async def test_an_agent_that_waits_for_a_submitter_says_so_and_asks_nobody(
+    rt: Runtime, era: str
+) -> None:
+    """S1.3, SX.7"""
+    async with asking(rt, Person(), era) as client:
+        task = await started(client, "collect")
+        pending_id = (await waiting_call(rt)).id
+        value = fields(await client.call_tool("background_output", task))
+        waited = await output(client, task, timeout=100)
+    assert (value["status"], "waitingFor" in value) == ("running", False)
+    assert "It waits for a submitter: the result of collect." in value["message"]
+    assert f"perdure pending result {pending_id}" in value["message"]
+    assert "working" not in value["message"]
+    assert waited["message"] == value["message"]
+
+
+@ERAS
 async def test_an_approver_is_asked_about_a_task_of_somebody_else(rt: Runtime, era: str) -> None:
     async with asking(rt, Person(), era, options=NOT_ALLOWED) as client:
         task = await started(client, "hire")
@@ -384,6 +478,28 @@ async def test_nobody_is_asked_twice_for_an_approval_that_several_must_give(
     assert first.forms[0].message == 'Launch it?\nlaunch: {"rocket": "r7"}'
     async with asking(rt, second, era, principal=ZOE) as client:
         assert (await output(client, task))["output"] == "ended: launched r7"
+
+
+@ERAS
+async def test_the_second_approver_sees_and_approves_what_the_first_one_changed(
+    rt: Runtime, era: str
+) -> None:
+    """G4, SX.7"""
+    edit = Person({"decision": "edit", "args.rocket": "r9"})
+    async with asking(rt, edit, era) as client:
+        task = await started(client, "launch")
+        await output(client, task)
+    second = Person({"decision": "approve"}, {"decision": "approve_changed"})
+    async with asking(rt, second, era, principal=ZOE) as client:
+        value = await output(client, task)  # what the form did not offer is not asked for ever
+        assert (value["status"], value["decisions"][0]["recorded"]) == ("running", False)
+        assert (await output(client, task))["output"].endswith("launched r9")
+    assert len(second.forms) == 2
+    for form in second.forms:
+        assert form.message.endswith('Approved by ana with {"rocket": "r9"}.')
+        decision = form.requested_schema["properties"]["decision"]
+        assert decision["enum"] == ["approve_changed", "deny"]
+        assert "ana changed" in decision["description"]
 
 
 @ERAS

@@ -249,9 +249,9 @@ async def test_without_the_sdk_the_error_says_what_to_install(
 
 def test_an_operator_can_switch_it_off(tmp_path: Path) -> None:
     file = tmp_path / "perdure.yaml"
-    file.write_text("server: {mcp: {enabled: false, block: 10s, approve: true}}")
+    file.write_text("server: {mcp: {enabled: false, block: 10s, approve: true, links: true}}")
     config = load(file).server.mcp
-    assert (config.block.total_seconds(), config.approve) == (10, True)
+    assert (config.block.total_seconds(), config.approve, config.links) == (10, True, True)
     assert mounts(config) == ()
     assert [mount.path for mount in mounts(McpConfig())] == ["/mcp"]
 
@@ -288,6 +288,29 @@ async def test_a_long_call_is_a_task_for_a_client_that_knows_tasks(
     for _ in range(2):  # cancelling again does nothing
         assert "error" not in await client.request("tasks/cancel", {"taskId": task})
     assert (await until(client, task, "cancelled"))["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+async def test_results_link_to_resources_only_if_the_configuration_says_so(
+    task_options: dict[str, Any], has_links: bool
+) -> None:
+    """Over HTTP, of a call that is answered at once, that waits, and that is a task."""
+    protocols = mounts(McpConfig(links=has_links))
+    async with Runtime(MemoryStore(), tasks=task_options, worker=True) as rt:
+        app = application(
+            rt, local_authenticator(LOOPBACK), Rules(hosts=LOOPBACK), mounts=protocols
+        )
+        transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            client, waiting = RawClient(http), RawClient(http, extensions={})
+            answers = [await client.call("create_task_sandbox", name="x", taskId="t")]
+            await client.call("attach_agent_to_task", taskId="t", agentId="me")
+            answers.append(await waiting.call("execute_in_task", taskId="t", command="true"))
+            handle = await client.call("execute_in_task", taskId="t", command="true")
+            answers.append((await until(client, handle["taskId"], "completed"))["result"])
+    kinds = [[item["type"] for item in answer["content"]] for answer in answers]
+    links = ["resource_link"] if has_links else []
+    assert kinds == [["text", *links], ["text", *links * 2], ["text", *links * 2]]
 
 
 async def test_an_earlier_run_keeps_its_own_result_after_the_agent_was_resumed(

@@ -40,7 +40,7 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_task_and_its_parts_are_resources(rt: Runtime, era: str) -> None:
-    async with connected(rt, mode=era) as client:
+    async with connected(rt, mode=era, options=McpOptions(links=True)) as client:
         await client.call_tool("create_task_sandbox", {"name": "Data", "taskId": "a b"})
         await client.call_tool("attach_agent_to_task", {"taskId": "a b", "agentId": "me"})
         args = {"taskId": "a b", "command": "mkdir -p d; echo hi | tee d/f; printf '\\377' > b"}
@@ -81,7 +81,7 @@ async def test_a_running_command_shows_its_output_so_far_to_every_process(
     async with (
         Runtime(store, tasks=task_options) as rt,
         Runtime(store, tasks=task_options) as neighbor,
-        connected(rt, mode=era, options=McpOptions(block_s=0.01)) as client,
+        connected(rt, mode=era, options=McpOptions(block_s=0.01, links=True)) as client,
         connected(neighbor, mode=era) as other,
     ):
         await client.call_tool("create_task_sandbox", {"name": "x", "taskId": "t"})

@@ -145,3 +145,45 @@ async def test_a_client_that_opens_many_sessions_keeps_the_last_ones(
     opened = [await initialize(ana) for _ in range(40)]
     statuses = [await ping(ana, session) for session in opened]
     assert statuses == [404] * 35 + [200] * 5
+
+
+@pytest.mark.parametrize("name", ["notifications/cancelled", "ping"])
+async def test_a_client_that_ends_its_session_while_it_sends_is_not_an_error(
+    app: Any, client: MakeClient, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """S3.1"""
+    ana = client("ana")
+    session_id = await initialize(ana)
+    headers = {**HEADERS, "Authorization": "Bearer ana-token", "mcp-session-id": session_id}
+    message = {"jsonrpc": "2.0", "method": name, **({} if "/" in name else {"id": 2})}
+    statuses: list[int] = []
+
+    async def send(event: Any) -> None:
+        if event["type"] == "http.response.start":  # answered, and not yet handed to the session
+            statuses.append(event["status"])
+            await ana.delete("/mcp", headers={"mcp-session-id": session_id})
+
+    events = [{"type": "http.request", "body": json.dumps(message).encode()}]
+
+    async def receive() -> Any:
+        return events.pop() if events else await anyio.sleep_forever()
+
+    pairs = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b""}
+    host = [(b"host", b"perdure")]
+    with anyio.fail_after(30):
+        await app({**scope, "headers": [*pairs, *host], "client": ("127.0.0.1", 1)}, receive, send)
+    assert len(statuses) == 1
+    assert statuses[0] in (200, 202)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_request_that_is_refused_names_no_session(client: MakeClient) -> None:
+    """S3.1: a client that takes over the id of a discarded session cannot initialize again."""
+    ana = client("ana")
+    late = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 4}}
+    for text in (json.dumps(late), body("ping"), "{"):
+        response = await ana.post("/mcp", content=text)
+        assert response.status_code == 400
+        assert "mcp-session-id" not in response.headers
+    assert await ping(ana, await initialize(ana)) == 200

@@ -37,6 +37,9 @@ async def test_a_damaged_session_says_what_is_intact_and_offers_a_way_on(
         for tab in ("conversation", "state", "raw"):
             assert (await client.get(f"/sessions/s?tab={tab}")).status_code == 200
         assert (await client.get("/sessions")).status_code == 200
+        calls = (await client_of(asgi(rt, auth=TOKENS)).get("/pending?kind=approval")).json()
+        page = await client.get(f"/pending/{calls['pending'][0]['id']}")
+        assert "data-approve" in page.text
         browser = client_of(asgi(rt, auth=TOKENS), as_=None, headers=HTML)
         await sign_in(browser, "admin-token")
         token = form_token((await browser.get("/sessions/s")).text)

@@ -1,33 +1,74 @@
-"""Headlines of sessions: the words of the diagnosis, with a sign and advice for each case."""
-
-from typing import get_args
+"""Headlines of sessions: the words of the finding, with a sign and advice by code and severity."""
 
 import pytest
 
-from perdure.runtime.diagnosis.sessions import Case, Diagnosis
 from perdure.serve.ui.headlines import session_headline
+from perdure.views.calls import CallTimes, PendingCall
+from perdure.views.findings import SEVERITIES, Finding, Severity, Step
+from perdure.views.sessions import BusyStatus, Result
 
 
-@pytest.mark.parametrize("case", get_args(Case))
-def test_every_case_has_a_sign_and_the_words_of_the_diagnosis(case: Case) -> None:
-    diagnosis = Diagnosis(case, "Session s", "is as it is", "It is so.", ("  ! A note",))
-    headline = session_headline(diagnosis, decisions=0)
+def session(
+    code: str, severity: Severity, text: str, questions: int = 0, steps: tuple[Step, ...] = ()
+) -> Result[str]:
+    finding = Finding(code=code, severity=severity, subject="s", text=text, steps=steps)
+    calls = [
+        PendingCall(
+            id=f"p_{number}",
+            kind="question",
+            status="waiting",
+            session_id="s",
+            agent="a",
+            tool="ask",
+            args={},
+            call_id="c",
+            effect_id="e",
+            time=CallTimes(created=0),
+            findings=(finding,),
+        )
+        for number in range(questions)
+    ]
+    return Result(
+        session_id="s",
+        agent="a",
+        state="running",
+        status=BusyStatus(),
+        findings=(finding,),
+        pending=tuple(calls),
+        created_at_ms=0,
+        updated_at_ms=0,
+    )
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("code", ["WAITING", "NO_WORKER", "STORE_CORRUPT", "A_NEW_CODE"])
+def test_every_finding_has_a_sign_and_its_own_words(code: str, severity: Severity) -> None:
+    headline = session_headline(session(code, severity, "Session s is as it is. It is so.\nA note"))
     assert headline.title == "As it is"
     assert headline.meaning == "It is so. A note."
     assert headline.tone
     assert headline.icon
+    assert headline.commands == ("Session s is as it is. It is so.", "  A note")
 
 
 def test_a_session_that_waits_for_people_is_paused_and_says_when_it_continues() -> None:
     """S4.55"""
-    diagnosis = Diagnosis("waiting", "Session s", "waits for 2 decisions", "It is saved.")
-    headline = session_headline(diagnosis, decisions=2)
+    text = "Session s waits for 2 decisions. It is saved."
+    headline = session_headline(session("WAITING", "waiting", text, questions=2))
     assert headline.is_paused_for_people
     assert headline.advice.endswith("It continues after the last decision.")
-    assert not session_headline(diagnosis, decisions=0).is_paused_for_people
+    assert not session_headline(session("WAITING", "waiting", text)).is_paused_for_people
 
 
-def test_the_hint_of_a_problem_is_the_advice_of_a_blocked_session() -> None:
-    diagnosis = Diagnosis("blocked", "Session s", "cannot continue by itself: x (TOOL_MISSING)")
-    headline = session_headline(diagnosis, decisions=0, hint="deploy it again")
-    assert headline.advice == "Deploy it again."
+def test_what_to_do_about_a_blocked_session_is_said_and_the_buttons_follow_its_steps() -> None:
+    text = "Session s cannot continue by itself: x (TOOL_MISSING).\ndeploy it again"
+    headline = session_headline(session("TOOL_MISSING", "error", text))
+    assert "Deploy it again." in headline.meaning
+    assert not headline.is_resumable
+    resume = Step(
+        label="try again",
+        command="perdure sessions resume s",
+        method="POST",
+        path="/sessions/s/resume",
+    )
+    assert session_headline(session("X", "error", text, steps=(resume,))).is_resumable

@@ -32,14 +32,14 @@ def launched(server: Server, **body: Any) -> str:
     client = server.http(token_of("admin"))
     answer = client.post("/tasks", json={"agent": "support", "prompt": "Paid twice.", **body})
     assert answer.is_success, answer.text
-    task_id: str = answer.json()["taskId"]
+    task_id: str = answer.json()["id"]
     return task_id
 
 
 def approve(server: Server, task_id: str) -> None:
     """Approve the call that a background agent waits for."""
     client = server.http(token_of("admin"))
-    session = client.get(f"/tasks/{task_id}").json()["task"]["sessionID"]
+    session = client.get(f"/tasks/{task_id}").json()["sessionID"]
     for _ in range(100):
         pending = client.post(f"/sessions/{session}/resume", json={"wait": 1}).json()["pending"]
         if pending:
@@ -110,8 +110,8 @@ def test_a_shared_task_works_without_scripts(server: Server, person: SignIn) -> 
 
 def test_the_output_of_a_command_appears_while_it_runs(server: Server, person: SignIn) -> None:
     client = server.http(token_of("admin"))
-    task_id = client.post("/tasks", json={"name": "Build"}).json()["taskId"]
-    client.post(f"/tasks/{task_id}/start", json={"agentId": "coder"})
+    task_id = client.post("/tasks", json={"name": "Build"}).json()["id"]
+    client.post(f"/tasks/{task_id}/start", json={"agentID": "coder"})
     page = person("operator").open(f"/tasks/{task_id}")
     page.get_by_label("Command").fill("echo '<b>began</b>'; sleep 60")
     page.get_by_role("button", name="Run").click()
@@ -124,8 +124,8 @@ def test_a_page_shows_the_end_of_its_command_and_follows_the_task_from_then_on(
     server: Server, person: SignIn
 ) -> None:
     client = server.http(token_of("admin"))
-    task_id = client.post("/tasks", json={"name": "Build"}).json()["taskId"]
-    client.post(f"/tasks/{task_id}/start", json={"agentId": "coder"})
+    task_id = client.post("/tasks", json={"name": "Build"}).json()["id"]
+    client.post(f"/tasks/{task_id}/start", json={"agentID": "coder"})
     page = person("operator").open(f"/tasks/{task_id}")
     page.get_by_label("Command").fill("echo began; until [ -e go ]; do sleep 0.05; done; exit 3")
     page.get_by_role("button", name="Run").click()
@@ -175,7 +175,7 @@ def serious(page: Page) -> list[str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_everybody_can_use_the_pages(server: Server, person: SignIn, theme: str) -> None:
     """Nothing is too wide for a phone."""
-    shared = server.http(token_of("admin")).post("/tasks", json={"name": "T"}).json()["taskId"]
+    shared = server.http(token_of("admin")).post("/tasks", json={"name": "T"}).json()["id"]
     background = launched(server)
     page = person("admin", width=375, color_scheme=theme).page
     for path in ("/tasks", f"/tasks/{shared}", f"/tasks/{background}", "/health", "/deliveries"):
@@ -187,7 +187,7 @@ def test_everybody_can_use_the_pages(server: Server, person: SignIn, theme: str)
 
 @pytest.mark.parametrize("role", ROLES)
 def test_what_a_role_may_not_do_is_not_offered(role: str, server: Server, person: SignIn) -> None:
-    shared = server.http(token_of("admin")).post("/tasks", json={"name": "T"}).json()["taskId"]
+    shared = server.http(token_of("admin")).post("/tasks", json={"name": "T"}).json()["id"]
     page = person(role).page
     may_operate = role in ("operator", "admin")
     for path in ("/tasks", f"/tasks/{shared}", "/health", "/deliveries"):

@@ -10,7 +10,7 @@ import pytest
 from asyncpg.connection import Connection
 
 from perdure.errors import StoreError
-from perdure.store.base import Lost, Put, Record, Unavailable, Write
+from perdure.store.base import ANY_TRIES, Lost, Put, Record, Unavailable, Write
 from perdure.store.postgres.batcher import Batcher
 from perdure.store.postgres.sql import statement
 from perdure.store.postgres.store import PostgresStore
@@ -179,4 +179,4 @@ async def test_nothing_is_kept_of_holders_that_claim_no_more(store: PostgresStor
     for number in range(3):
         await join(store, f"w{number}")
         await store.claim(f"w{number}", "session", 1, only=STREAMS[number])
-    assert list(store._ready().leases._batchers) == [("w2", "session")]
+    assert list(store._ready().leases._batchers) == [("w2", "session", ANY_TRIES)]

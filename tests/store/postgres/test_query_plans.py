@@ -43,8 +43,8 @@ WRITTEN: tuple[str | bytes, ...] = (
 
 QUESTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "look for work": (statement("check_for_work"), ("worker", "session", NOW)),
-    "claim": (statement("claim"), ("worker", "session", 5, NOW)),
-    "claim these": (statement("claim_these"), ("worker", "session", ["s1", "s2"], NOW)),
+    "claim": (statement("claim"), ("worker", "session", 5, NOW, 2, 2, 4, True)),
+    "claim these": (statement("claim_these"), ("worker", "session", ["s1", "s2"], NOW, 9)),
     "lock": (statement("lock_rows"), (["s1", "s2"], ["worker"])),
     "load": (
         statement("load_rows"),

@@ -41,6 +41,7 @@ ALONE = {
     "test_task_kills.py": "runs on SQLite, PostgreSQL and files, which its programs choose",
     "test_budgets.py": "of the commits that count a budget, which are the same on every store",
     "test_executions.py": "of processes and output; tests/tasks/test_executions.py runs on both",
+    "test_lost_clients.py": "of the connections of a server; any store does",
     "test_mcp_kills.py": "of the MCP server; the kill matrices of tasks run on both",
     "test_exits.py": "of tools and signals that end a process; any store does",
     "test_parked_runs.py": "counts the threads, tasks and files of this process, with any store",

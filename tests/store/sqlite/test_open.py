@@ -1,6 +1,7 @@
 """Opening a SQLite file that is not as it should be: refused in one clear line, and left alone."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -15,7 +16,13 @@ import pytest
 
 from perdure.errors import Corrupt, SchemaNewer, StoreError
 from perdure.store.base import NoStream, Put, Record, Unavailable, Write
-from perdure.store.sqlite.open import APPLICATION_ID, apply_settings, migrations, python_connect
+from perdure.store.sqlite.open import (
+    APPLICATION_ID,
+    apply_settings,
+    explain_error,
+    migrations,
+    python_connect,
+)
 from perdure.store.sqlite.store import SqliteStore
 
 StartChild = Callable[[str, Path], Any]
@@ -86,6 +93,18 @@ async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None
     error = await refusal(tmp_path / "not" / "here" / "perdure.db")
     assert str(tmp_path / "not" / "here") in str(error)
     assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+async def test_what_is_no_file_is_refused_and_not_opened(tmp_path: Path, kind: str) -> None:
+    """S0.1: to open a pipe waits for ever, and a device looks like a disk that failed."""
+    path = tmp_path / "x.db"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with anyio.fail_after(10):
+        assert "is not a regular file" in str(await refusal(path))
 
 
 async def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
@@ -311,3 +330,18 @@ async def test_a_connection_needs_no_more_than_what_is_said(database: Path) -> N
     await store.renew("w", 0)
     await store.commit([Write("s", erase=True)])
     await store.close()
+
+
+def test_an_io_error_on_a_full_disk_is_explained_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4.7; SQLite reports shared memory that cannot grow as an I/O error"""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    path = tmp_path / "perdure.db"
+    assert "failed (disk I/O error)" in str(explain_error(error, path))
+    usage = shutil._ntuple_diskusage(10, 10, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    explained = explain_error(error, path)
+    assert f"the disk under {path} is full" in str(explained)
+    assert explained.hint == "free some space, then try again"

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +72,29 @@ async def test_every_acknowledged_commit_survives_kill_9(
     assert set(heads) <= set(seqs)
     head = len(seqs)
     assert await store.commit([Write("s", [Record("t", b"")])]) == {"s": head + 1}
+
+
+async def test_commits_are_durable_after_a_second_store_was_opened_in_the_process(
+    store: SqliteStore, database: Path
+) -> None:
+    """G1: a file that is opened and closed releases SQLite's locks of the whole process.
+
+    Another program then takes itself for the last user, and deletes the write-ahead log.
+    """
+
+    def count() -> str:
+        """Return how many records a program reads that opens and closes the file."""
+        code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "
+        code += "print(*c.execute('SELECT count(*) FROM record').fetchone()); c.close()"
+        return subprocess.check_output([sys.executable, "-c", code, str(database)], text=True)
+
+    await store.commit([Write("s", [Record("t", b"")], create="session")])
+    second = SqliteStore(database)
+    await second.open()
+    await second.close()
+    assert await to_thread.run_sync(count) == "1\n"
+    await store.commit([Write("s", [Record("t", b"")])])
+    assert await to_thread.run_sync(count) == "2\n"
 
 
 async def test_a_worker_frozen_past_its_lease_can_write_nothing_when_it_wakes(

@@ -197,6 +197,31 @@ async def test_a_commit_sqlite_cannot_take_fails_alone(
     assert (await spied.read("b")).head == 0
 
 
+async def test_commits_that_are_retried_after_a_failure_have_the_lock(
+    spied: SqliteStore, database: Path, wire: Wire
+) -> None:
+    """G1: the batch fails by one commit, and the disk when the first is retried alone."""
+    other = WriteLock(f"{database}.lock")
+    other.open()
+    errors: list[sqlite3.Error] = [disk_error(), sqlite3.IntegrityError("poison")]
+    unlocked: list[str] = []
+
+    def fault(sql: str, _: Any) -> Exception | None:
+        if sql == "COMMIT" and other.try_acquire():
+            other.release()
+            unlocked.append(sql)
+        return errors.pop() if errors and "INSERT INTO record" in sql else None
+
+    wire.fault = fault
+    outcomes = await Together(database).run(
+        a=spied.commit([Write("a", [Record("t", b"")])]),
+        b=spied.commit([Write("b", [Record("t", b"")])]),
+    )
+    assert isinstance(outcomes["a"], Unavailable)
+    assert (outcomes["b"], unlocked) == ({"b": 1}, [])
+    other.close()
+
+
 async def test_a_disk_error_before_commit_means_nothing_was_written(
     spied: SqliteStore, database: Path, wire: Wire
 ) -> None:

@@ -4,17 +4,18 @@ import re
 from dataclasses import dataclass
 
 from perdure.cli.actions.run import DriveOptions, follow, past_events
-from perdure.cli.backend.base import Backend, Handle, Json
 from perdure.cli.backend.find import LAST, find_session
+from perdure.cli.backend.kinds import Backend, Handle
+from perdure.cli.backend.shapes import Json
 from perdure.cli.open import with_backend
 from perdure.cli.process import INTERRUPTED
 from perdure.cli.recent import remember_session
 from perdure.cli.settings import Settings
+from perdure.cli.terminal.findings import session_lines
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, line, value_text
 from perdure.errors import NotFound, PerdureError
-from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 from perdure.runtime.ids import new_id
 
 _LEAVE = ("/quit", "/exit", "/q", "quit", "exit")
@@ -120,6 +121,5 @@ class Chat:
         if left:
             session = await self.handle.get()  # with approvals that did not decide a call alone
         if session["state"] in ("waiting", "failed", "pending") or session["stop"] is not None:
-            snapshot = SessionSnapshot(session, self.backend.now())
-            for text in diagnose(snapshot, self.terminal.settings).lines():
+            for text in session_lines(session, self.terminal.settings, self.backend.now()):
                 self.terminal.print(text)

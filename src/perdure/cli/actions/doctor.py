@@ -1,7 +1,7 @@
 """`perdure doctor`: checks of the store or of one session, and `--fix`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,12 +11,18 @@ from perdure.app import Runtime, service_of, store_of
 from perdure.cli.actions.database import inspection
 from perdure.cli.backend.local import reap_dead_workers
 from perdure.cli.open import load_runtime, with_runtime
-from perdure.cli.process import run_async
+from perdure.cli.process import asking, run_async
 from perdure.cli.settings import Settings
+from perdure.cli.terminal.findings import completed
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.cli.user_folders import STATE_HOME, user_folder
+from perdure.core.session.naming import session_not_found
 from perdure.errors import Corrupt
-from perdure.runtime.doctor.checks import CheckResult, exit_code
+from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.ready_agent import ReadyAgent
+from perdure.runtime.diagnosis.steps import finding_lines
+from perdure.runtime.diagnosis.store import exit_code, is_damage, is_fine
+from perdure.runtime.doctor.agents import AgentsCheckup, current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
 from perdure.runtime.doctor.find import find_session, session_streams
 from perdure.runtime.doctor.integrity import IntegrityCheckup
@@ -24,11 +30,11 @@ from perdure.runtime.doctor.rebuild import Rebuild, RebuiltSession, rebuild_sess
 from perdure.runtime.doctor.restore import restore_rows
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.runtime.doctor.tasks import TaskCheckup, sandbox_check
-from perdure.runtime.records.entries import session_not_found
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import StoreInspector
+from perdure.views.findings import Finding, worst_first
 
-_MARKS: Final = {"ok": "✓", "finding": "✗", "corrupt": "✗"}
+_SIGNS: Final = {"ok": "✓", "waiting": "✓", "warning": "✗", "error": "✗"}
 
 
 def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
@@ -38,17 +44,46 @@ def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
         for session in fix.sessions(settings, session_streams(inspection(settings)[0])):
             terminal.print(_rebuilt_text(session))
     inspector, now = inspection(settings)
-    checks = list(Checkup(inspector, now, settings, full=full).checks())
-    tasks = service_of(load_runtime(settings, "existing")).tasks
-    if not any(check.level == "corrupt" for check in checks):
+    service = service_of(load_runtime(settings, "existing"))
+    checks = list(Checkup(inspector, now, full, service.agents.names()).checks())
+    tasks = service.tasks
+    if not any(map(is_damage, checks)):
         checks += TaskCheckup(inspector, tasks.place, full=full).checks()
     if tasks.place.marker is not None or tasks.sandbox.options.require_sandbox:
         probe = run_async(tasks.sandbox.probe)
         is_required = tasks.sandbox.options.require_sandbox
         checks.append(sandbox_check(probe, is_required=is_required))
-    report = _checks_json(checks)
-    terminal.print_either(report, lambda: _print_checks(terminal, checks))
-    return exit_code(checks)
+    agents = run_async(lambda: _agents(service.agents))
+    findings = store_findings(checks, inspector, agents, settings.tenant)
+    report = _findings_json(findings)
+    terminal.print_either(report, lambda: print_findings(terminal, findings))
+    return exit_code(findings)
+
+
+def check_agents(settings: Settings) -> int:
+    """Check every call in the store against the agents here. Return 1 if one cannot run."""
+    inspector, _ = inspection(settings)
+    agents = run_async(lambda: _agents(service_of(load_runtime(settings, "any")).agents))
+    findings = AgentsCheckup(inspector, agents, settings.tenant).findings()
+    terminal = Terminal(settings)
+
+    def show() -> None:
+        if findings:
+            print_findings(terminal, findings)
+        else:
+            terminal.print("✓ the agents here can run every pending call")
+
+    terminal.print_either(_findings_json(findings), show)
+    return exit_code(findings)
+
+
+async def _agents(agents: Agents) -> dict[str, ReadyAgent]:
+    """Return the agents here with the tools of their MCP servers, and close these again."""
+    try:
+        return await current_agents(agents)
+    finally:
+        await agents.servers.close()
+        await agents.close()
 
 
 def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> int:
@@ -59,12 +94,12 @@ def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> i
     if fix is not None and checkup is not None:
         rebuilt = fix.sessions(settings, [checkup.stream.stream])
         checkup, damage = _session_checkup(settings, *names)
-    checks = [*damage, *([] if checkup is None else checkup.checks())]
+    checks = worst_first((*damage, *([] if checkup is None else checkup.checks())))
     terminal = Terminal(settings)
     report = {
         "sessionID": names[1],
         "tenant": names[0],
-        **_checks_json(checks),
+        **_findings_json(checks),
         "mended": [_rebuilt_json(session) for session in rebuilt],
     }
     terminal.print_either(report, lambda: _print_session(terminal, checks, rebuilt))
@@ -73,14 +108,14 @@ def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> i
 
 def _session_checkup(
     settings: Settings, tenant: str | None, typed_id: str
-) -> tuple[SessionCheckup | None, list[CheckResult]]:
+) -> tuple[SessionCheckup | None, list[Finding]]:
     """Return the checkup of a session, and the damage of the store itself.
 
     It is None if it cannot be found in a damaged store. Raises NotFound in a sound one.
     """
     inspector, now = inspection(settings)
-    integrity = IntegrityCheckup(inspector, settings, now)
-    damage: list[CheckResult] = []
+    integrity = IntegrityCheckup(inspector, now)
+    damage: list[Finding] = []
     try:
         damage += integrity.damage()
         stream = find_session(inspector, tenant, typed_id)
@@ -91,30 +126,27 @@ def _session_checkup(
     if stream is None:
         return None, damage
     is_writable = integrity.may_write(damage)
-    return SessionCheckup.create(stream, now, settings, is_writable=is_writable), damage
+    return SessionCheckup.create(stream, now, is_writable=is_writable), damage
 
 
-def _checks_json(checks: list[CheckResult]) -> dict[str, Any]:
-    findings = sum(check.level != "ok" for check in checks)
-    return {
-        "ok": not findings,
-        "findings": findings,
-        "checks": [check.to_json() for check in checks],
-    }
+def _findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    return {"ok": is_fine(findings), "findings": [finding.to_json() for finding in findings]}
 
 
-def _print_checks(terminal: Terminal, checks: list[CheckResult]) -> None:
-    for check in checks:
-        code = "" if check.level == "ok" else f"{check.code}: "
-        # A remedy beside a check without a finding: something optional cannot be used here.
-        mark = "-" if check.level == "ok" and check.remedy else _MARKS[check.level]
-        terminal.print_result(f"{mark} {code}{line(check.text)}")
-        if check.remedy:
-            terminal.print_result(f"    {line(check.remedy)}")
-    findings = sum(check.level != "ok" for check in checks)
+def print_findings(terminal: Terminal, findings: Sequence[Finding]) -> None:
+    """Print findings with a sign each, and how many need an operator."""
+    for finding in findings:
+        code = "" if finding.severity == "ok" else f"{finding.code}: "
+        # A note beside a finding that is fine: something optional cannot be used here.
+        is_optional = finding.severity == "ok" and "\n" in finding.text
+        sentence, *more = finding_lines(completed(finding, terminal.settings))
+        sign = "-" if is_optional else _SIGNS[finding.severity]
+        terminal.print_result(f"{sign} {code}{line(sentence)}")
+        for text in more:
+            terminal.print_result(f"  {text}")
     terminal.print_gap()
-    text = plural(findings, "finding") if findings else "There are no findings."
-    terminal.print(text, bold=True)
+    count = sum(finding.severity in ("warning", "error") for finding in findings)
+    terminal.print(plural(count, "finding") if count else "There are no findings.", bold=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +162,18 @@ class Fix:
         Nothing is written to a file whose pages are damaged.
         """
         inspector, now = inspection(settings)
-        integrity = IntegrityCheckup(inspector, settings, now)
+        integrity = IntegrityCheckup(inspector, now)
         if not integrity.may_write(list(integrity.damage())):
             return []
         if self.dry_run:
-            checkups = _damaged(settings, inspector, streams, now)
+            checkups = _damaged(inspector, streams, now)
             rebuilds = [Rebuild.create(checkup, now) for checkup in checkups]
             return [RebuiltSession(item) for item in rebuilds if self._is_accepted(settings, item)]
 
         async def main(runtime: Runtime) -> list[RebuiltSession]:
             await reap_dead_workers(runtime)
             store, rebuilt = store_of(runtime), list[RebuiltSession]()
-            for checkup in _damaged(settings, inspector, streams, store.now()):
+            for checkup in _damaged(inspector, streams, store.now()):
                 rebuild = Rebuild.create(checkup, store.now())
                 if not self._is_accepted(settings, rebuild):
                     continue
@@ -164,18 +196,17 @@ class Fix:
             terminal.print(text)
         if self.dry_run or self.yes or not sys.stdin.isatty():
             return True
-        return click.confirm(f"Rebuild {line(rebuild.session_id)}?", err=True)
+        with asking():
+            return click.confirm(f"Rebuild {line(rebuild.session_id)}?", err=True)
 
 
-def _damaged(
-    settings: Settings, inspector: StoreInspector, streams: list[str], now: int
-) -> Iterator[SessionCheckup]:
+def _damaged(inspector: StoreInspector, streams: list[str], now: int) -> Iterator[SessionCheckup]:
     """Yield the sessions that are damaged, after cutting incomplete last lines of files."""
     for stream in streams:
         stream_inspection = inspector.stream(stream)
         if stream_inspection is None:
             continue
-        checkup = SessionCheckup.create(stream_inspection, now, settings)
+        checkup = SessionCheckup.create(stream_inspection, now)
         if checkup.is_torn and isinstance(inspector, FilesInspector):
             inspector.cut_tail(stream)
         if any(checkup.damage()):
@@ -204,8 +235,8 @@ def _rebuilt_text(session: RebuiltSession) -> str:
 
 
 def _print_session(
-    terminal: Terminal, checks: list[CheckResult], rebuilt: list[RebuiltSession]
+    terminal: Terminal, findings: Sequence[Finding], rebuilt: list[RebuiltSession]
 ) -> None:
     for session in rebuilt:
         terminal.print(_rebuilt_text(session))
-    _print_checks(terminal, checks)
+    print_findings(terminal, findings)

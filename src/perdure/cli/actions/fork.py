@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import click
 
 from perdure.cli.actions.run import DriveOptions, drive, run_interruptibly
-from perdure.cli.backend.base import Backend, session_handle
 from perdure.cli.backend.find import find_session
+from perdure.cli.backend.kinds import Backend, session_handle
 from perdure.cli.open import with_backend
+from perdure.cli.process import asking
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line
 from perdure.errors import Refused
@@ -73,4 +74,5 @@ def _is_confirmed(question: str) -> bool:
             code="NOT_CONFIRMED",
             hint="add --yes to delete it",
         )
-    return click.confirm(question, err=True)
+    with asking():
+        return click.confirm(question, err=True)

@@ -5,7 +5,7 @@ from typing import Final
 
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal
-from perdure.errors import Conflict
+from perdure.errors import Conflict, Refused
 
 _YAML: Final = """\
 # To check this file: perdure config validate. For completion in editors: perdure config schema
@@ -97,16 +97,28 @@ def init(settings: Settings, folder: str) -> int:
             code="FILE_EXISTS",
             hint="name another directory: perdure init DIR",
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    created = [name for name in FILES if not (directory / name).exists()]
-    for name in created:
-        (directory / name).write_text(FILES[name], "utf-8")
+    try:
+        created = _create_files(directory)
+    except OSError as error:
+        raise Refused(
+            f"{error.filename or directory} cannot be written: {error.strerror}",
+            code="FILE_NOT_WRITABLE",
+            hint="name another directory: perdure init DIR",
+        ) from error
     terminal = Terminal(settings)
     terminal.print_either(
         {"folder": str(directory), "created": created},
         lambda: _print_created(terminal, directory, created),
     )
     return 0
+
+
+def _create_files(directory: Path) -> list[str]:
+    directory.mkdir(parents=True, exist_ok=True)
+    created = [name for name in FILES if not (directory / name).exists()]
+    for name in created:
+        (directory / name).write_text(FILES[name], "utf-8")
+    return created
 
 
 def _print_created(terminal: Terminal, directory: Path, created: list[str]) -> None:

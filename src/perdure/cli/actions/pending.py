@@ -9,19 +9,25 @@ from typing import Any, Final
 import anyio
 
 from perdure.cli.actions.run import DriveOptions, drive, run_interruptibly
-from perdure.cli.backend.base import Backend, Handle, Json, Options
 from perdure.cli.backend.find import find_pending, find_session
+from perdure.cli.backend.kinds import Backend, Handle
+from perdure.cli.backend.shapes import Json, Options
 from perdure.cli.open import with_backend
 from perdure.cli.recent import recent_session, remember_session
 from perdure.cli.settings import Settings
+from perdure.cli.terminal.findings import (
+    call_step_lines,
+    findings_of,
+    pending_line,
+    problem_code,
+    session_lines,
+)
 from perdure.cli.terminal.prompt import choose_call
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line, plural, value_text
 from perdure.core.json_values import UNKNOWN_ARGUMENT
 from perdure.core.pending.answers import parse_answer
-from perdure.core.pending.record import Verb, winner_text
+from perdure.core.pending.record import Verb
 from perdure.errors import Refused
-from perdure.runtime.diagnosis.calls import pending_line, pending_steps, step_lines
-from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 
 _LONGEST: Final = 160
 _LONGEST_CALL: Final = 60
@@ -63,7 +69,7 @@ def _print_table(terminal: Terminal, calls: list[Json], now: int) -> None:
     for call in calls:
         expires = "-" if call["timeout"] is None else age(call["timeout"] - now)
         kind = f"{call['kind']} ({call['externalRef']})" if call["externalRef"] else call["kind"]
-        kind = f"{kind} {call['problem']}" if call.get("problem") else kind
+        kind = f"{kind} {code}" if (code := problem_code(call)) else kind
         text = line(call_text(call["tool"], call["input"] or {}), _LONGEST_CALL)
         rows.append((call["id"], text, call["sessionID"], _age_or_status(call, now), expires, kind))
     terminal.print_table(("ID", "CALL", "SESSION", "WAITING", "EXPIRES", "KIND"), rows)
@@ -120,13 +126,15 @@ def show_pending(settings: Settings, typed_id: str) -> int:
 def _print_pending(terminal: Terminal, call: Json, now: int) -> None:
     if call["status"] not in _SETTLED:
         terminal.print(pending_line(call, call["timeout"], now), bold=True)
-        for text in step_lines(pending_steps(call, terminal.settings)):
+        for finding in findings_of(call, terminal.settings):
+            if finding.severity != "waiting":
+                terminal.print(f"  {finding.code}: {finding.text}".replace("\n", "\n  "))
+        for text in call_step_lines(call, terminal.settings):
             terminal.print(text)
     else:
-        text = call_text(call["tool"], call["input"])
-        terminal.print(f"{text} {line(winner_text(_winner(call)))}", bold=True)
+        terminal.print(line(call["findings"][0]["text"]), bold=True)
     terminal.print()
-    skipped = {"webhookURL", "input", "tool", "partID", "messageID", "by", "via"}
+    skipped = {"webhookURL", "input", "tool", "partID", "messageID", "by", "via", "findings"}
     for name, value in call.items():
         if value not in (None, [], "") and name not in skipped:
             terminal.print(f"  {name:<12} {line(_field_text(name, value), _LONGEST)}")
@@ -145,11 +153,6 @@ def _field_text(name: str, value: Any) -> str:
 def _date(ms: int) -> str:
     """Return an instant in UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _winner(call: Json) -> dict[str, Any]:
-    """Return the decision or result that settled the call."""
-    return {"status": call["status"], "by": call.get("by"), **(call["decision"] or {})}
 
 
 CLAIM_S: Final = 0.5  # a live worker claims a session within this time after it is woken
@@ -322,7 +325,7 @@ def _print_finished(session: Json, now: int, terminal: Terminal) -> None:
     """Print what a worker that was quicker than this command has left: the end, or a pause."""
     if session["state"] == "completed" and session["output"] is not None:
         terminal.print(value_text(session["output"]))
-    terminal.print_lines(diagnose(SessionSnapshot(session, now), terminal.settings).lines())
+    terminal.print_lines(session_lines(session, terminal.settings, now))
 
 
 async def _wait_for_worker(backend: Backend, handle: Handle) -> tuple[str | None, Json]:

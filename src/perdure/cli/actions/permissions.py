@@ -1,7 +1,8 @@
 """`perdure sessions permissions`: list and revoke the permissions of a session."""
 
-from perdure.cli.backend.base import Backend, Json, session_handle
 from perdure.cli.backend.find import find_session
+from perdure.cli.backend.kinds import Backend, session_handle
+from perdure.cli.backend.shapes import Json
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, call_text, line

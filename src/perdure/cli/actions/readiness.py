@@ -99,13 +99,14 @@ async def _poll(url: str, seconds: float, own_id: str | None) -> PerdureError | 
             while True:
                 try:
                     response = await connection.send(HttpRequest("GET", "/readyz"))
+                    ready = connection.decode(response.content, dict)
                 except PerdureError as error:
                     _check_store_id(url, error.details, own_id)
                     if not isinstance(error, StoreError) and error.code != "RATE_LIMITED":
                         raise
                     last = error
                 else:
-                    _check_store_id(url, response.body, own_id)
+                    _check_store_id(url, ready, own_id)
                     return None
                 await anyio.sleep(POLL_S)
     return last

@@ -1,7 +1,7 @@
 """Driving a session in the foreground: `run`, `sessions resume` and `--wait`."""
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,20 +9,20 @@ from typing import Any, Final, cast
 
 import anyio
 
-from perdure.cli.backend.base import Backend, Handle, Json, session_handle
 from perdure.cli.backend.find import LAST, find_session
+from perdure.cli.backend.kinds import Backend, Handle, session_handle
+from perdure.cli.backend.shapes import Json
 from perdure.cli.open import with_backend
 from perdure.cli.process import INTERRUPTED
 from perdure.cli.recent import remember_session
 from perdure.cli.settings import Settings, actor_name
 from perdure.cli.status import STATUS
+from perdure.cli.terminal.findings import call_step_lines, problem_code, session_lines
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, age, line, value_text
 from perdure.core.durations import duration_ms
 from perdure.errors import NotFound, Refused
-from perdure.runtime.diagnosis.calls import pending_steps, step_lines
-from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose
 from perdure.runtime.ids import new_id
 from perdure.runtime.values import Content, File
 
@@ -163,8 +163,7 @@ async def drive(
     if scope.cancelled_caught:
         _print_timed_out(terminal, handle.id, options.timeout_ms or 0)
         return TIMED_OUT
-    snapshot = SessionSnapshot.from_events(session, printer.events, backend.now())
-    _print_outcome(snapshot, printer, terminal)
+    _print_outcome(session, printer, terminal, backend.now())
     return EXIT_CODES.get(session["state"], WAITING)
 
 
@@ -212,7 +211,7 @@ class CommandPrinter:
     async def ask_pending(self, pending_id: str) -> None:
         """Print what can be typed elsewhere about a call that this process waits for."""
         call = await self.backend.pending_call(pending_id)
-        for text in step_lines(pending_steps(call, self.terminal.settings)):
+        for text in call_step_lines(call, self.terminal.settings):
             self.terminal.print(f"  {text}")
 
 
@@ -231,16 +230,15 @@ def _print_timed_out(terminal: Terminal, name: str, after_ms: int) -> None:
     terminal.print(f"  continue   {_resume_command(terminal.settings, name)}")
 
 
-def _print_outcome(snapshot: SessionSnapshot, printer: LivePrinter, terminal: Terminal) -> None:
-    session: Mapping[str, Any] = snapshot.session
+def _print_outcome(session: Json, printer: LivePrinter, terminal: Terminal, now: int) -> None:
     if session["state"] == "completed" and not terminal.settings.as_json:
         output = session["output"]
         if output is not None and output != printer.last_text:
             terminal.print_result(value_text(output))
         elif terminal.settings.quiet:
             terminal.print_result(printer.last_text)
-    lines = diagnose(snapshot, terminal.settings).lines()
-    if session["state"] == "waiting" and session["problem"] is None:
+    lines = session_lines(session, terminal.settings, now)
+    if session["state"] == "waiting" and problem_code(session) is None:
         name = line(session["sessionID"])
         lines[0] = f"Session {name} is paused and saved. No process needs to run."
     terminal.print_gap()

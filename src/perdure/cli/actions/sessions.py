@@ -1,19 +1,20 @@
 """`perdure sessions`: list, show, cancel and compact sessions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from perdure.cli.actions.run import run_interruptibly
-from perdure.cli.backend.base import Backend, Json, Options, session_handle
 from perdure.cli.backend.find import find_session
+from perdure.cli.backend.kinds import Backend, session_handle
+from perdure.cli.backend.shapes import Json, Options
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
+from perdure.cli.terminal.findings import problem_code, session_lines
 from perdure.cli.terminal.terminal import (
     Terminal,
     age,
-    call_text,
     line,
     plural,
     usage_text,
@@ -22,12 +23,11 @@ from perdure.cli.terminal.terminal import (
 from perdure.core.durations import duration_ms
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session.queues import DEFAULT
-from perdure.errors import NotFound
+from perdure.errors import Corrupt, NotFound
 from perdure.hitl import ExecutionState
 from perdure.hitl.metadata import parse_stored_state
-from perdure.runtime.diagnosis.commands import PlainCommands
-from perdure.runtime.diagnosis.sessions import SessionSnapshot, diagnose, is_damaged
-from perdure.runtime.views import instant
+from perdure.runtime.diagnosis.events import event_text
+from perdure.views.base import instant
 
 _MOST_LINES: Final = 30
 _LONGEST: Final = 160
@@ -73,8 +73,8 @@ def _print_sessions(terminal: Terminal, sessions: list[Json], now: int) -> None:
 
 
 def _session_row(session: Json, now: int) -> tuple[str, ...]:
-    problem, name = session["problem"], session["sessionID"]
-    state = session["state"] if problem is None else f"{session['state']} ({problem['code']})"
+    code, name = problem_code(session), session["sessionID"]
+    state = session["state"] if code in (None, "FAILED") else f"{session['state']} ({code})"
     shown = f"{session['tenant']}/{name}" if session["tenant"] else name
     updated = f"{age(now - session['updatedAt'])} ago"
     return shown, session["agent"], state, updated, line(session["title"], 60)
@@ -84,18 +84,17 @@ def _session_row(session: Json, now: int) -> tuple[str, ...]:
 
 
 def show_session(settings: Settings, typed_id: str) -> int:
-    """Show the diagnosis of a session, its conversation, and its usage."""
+    """Show the findings about a session, its conversation, and its usage."""
 
     async def main(backend: Backend) -> None:
         handle = session_handle(backend, await find_session(backend, typed_id))
         session = await handle.get()
         terminal = Terminal(settings)
-        events = [] if is_damaged(session) else await handle.events()
-        snapshot = SessionSnapshot.from_events(session, events, backend.now())
         if settings.as_json:
-            terminal.print_json({**session, "why": diagnose(snapshot, PlainCommands()).to_json()})
+            terminal.print_json(session)
             return
-        terminal.print_lines(diagnose(snapshot, settings).lines())
+        events = [] if problem_code(session) == Corrupt.code else await handle.events()
+        terminal.print_lines(session_lines(session, settings, backend.now()))
         _print_conversation(terminal, events)
         await _print_children(backend, terminal, session)
         _print_facts(terminal, session)
@@ -115,7 +114,7 @@ async def _print_children(
     for child in children[:_MOST_LINES]:
         mark = " (resumed)" if child["resumeCount"] else ""
         name = f"{line(child['agent'])}  {line(child['description'], 60)}{mark}"
-        terminal.print(f"  {'  ' * depth}{child['status']:<9}  {child['task_id']}  {name}")
+        terminal.print(f"  {'  ' * depth}{child['status']:<9}  {child['taskID']}  {name}")
         with suppress(NotFound):  # deleted
             handle = backend.session(child["sessionID"], tenant=session["tenant"])
             await _print_children(backend, terminal, await handle.get(), depth + 1)
@@ -124,7 +123,16 @@ async def _print_children(
 
 
 def _print_conversation(terminal: Terminal, events: list[Json]) -> None:
-    rows = [(event["seq"], *row) for event in events if (row := _transcript_row(event)) is not None]
+    tools: dict[str, str] = {}
+    rows = []
+    for event in events:
+        kind, data = event["type"], event["data"]
+        if kind == "tool_call":
+            tools[data["id"]] = data["tool"]
+        if kind in _ROLES:
+            words = event_text(kind, {**data, "thinking": None}, tools)
+            name = f"{words.name} " * (kind in _NAMED)
+            rows.append((event["seq"], _ROLES[kind], f"{name}{words.text}"))
     terminal.print()
     terminal.print("Conversation", bold=True)
     if len(rows) > _MOST_LINES:
@@ -134,45 +142,18 @@ def _print_conversation(terminal: Terminal, events: list[Json]) -> None:
         terminal.print(f"  {seq:>4}  {role:<9}  {line(text, _LONGEST)}")
 
 
-def _transcript_row(event: Json) -> tuple[str, str] | None:
-    show = _TRANSCRIPT.get(event["type"])
-    return None if show is None else show(event["data"])
-
-
-def _result(data: Mapping[str, Any]) -> tuple[str, str]:
-    return "error" if data.get("isError") else "result", _content(data["result"])
-
-
-def _decision(data: Mapping[str, Any]) -> tuple[str, str]:
-    changed = f" with {value_text(data['args'])}" if data.get("args") else ""
-    return "decision", f"{data['kind']} by {data['by']} via {data['via']}{changed}"
-
-
-def _compacted(data: Mapping[str, Any]) -> tuple[str, str]:
-    head = f"of events up to {data['upTo']}, at about {data['tokens']:,} tokens"
-    return "summary", f"{head}: {data['summary']}"
-
-
-_TRANSCRIPT: Final[dict[str, Callable[[Mapping[str, Any]], tuple[str, str]]]] = {
-    "user": lambda data: ("user", _content(data["content"])),
-    "assistant": lambda data: ("assistant", data.get("content") or "(calls only)"),
-    "tool_call": lambda data: ("call", call_text(data["tool"], data.get("params") or {})),
-    "tool_result": _result,
-    "decision": _decision,
-    "compacted": _compacted,
-    "compaction_failed": lambda data: ("summary", f"failed: {data['error']}"),
-    "agent_error": lambda data: ("failed", data["error"]),
-    "cancelled": lambda data: ("cancelled", data.get("reason") or ""),
+_ROLES: Final = {
+    "user": "user",
+    "assistant": "assistant",
+    "tool_call": "call",
+    "tool_result": "result",
+    "decision": "decision",
+    "compacted": "summary",
+    "compaction_failed": "failed",
+    "agent_error": "failed",
+    "cancelled": "cancelled",
 }
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return " ".join(
-        part.get("text") or f"[{part.get('mediaType', 'file')} {part.get('name') or ''}]"
-        for part in content
-    )
+_NAMED: Final = ("tool_call", "tool_result", "decision", "compaction_failed")
 
 
 def _print_facts(terminal: Terminal, session: Json) -> None:
@@ -270,25 +251,24 @@ def state(settings: Settings, typed_id: str) -> int:
         executions = [
             parse_stored_state(execution) for execution in state_json[PENDING_EXECUTIONS].values()
         ]
-        _print_state(terminal, SessionSnapshot(await handle.get(), backend.now()), executions)
+        _print_state(terminal, await handle.get(), executions, backend.now())
 
     with_backend(settings, main)
     return 0
 
 
 def _print_state(
-    terminal: Terminal, snapshot: SessionSnapshot, executions: list[ExecutionState]
+    terminal: Terminal, session: Json, executions: list[ExecutionState], now: int
 ) -> None:
-    terminal.print_lines(diagnose(snapshot, terminal.settings).lines())
+    terminal.print_lines(session_lines(session, terminal.settings, now))
     for execution in executions:
         terminal.print()
-        for text in _execution_lines(execution, snapshot):
+        for text in _execution_lines(execution, session["pending"], now):
             terminal.print(text)
 
 
-def _execution_lines(execution: ExecutionState, snapshot: SessionSnapshot) -> list[str]:
-    calls: list[Any] = snapshot.session["pending"]
-    ages = [snapshot.now - call["time"]["created"] for call in calls]
+def _execution_lines(execution: ExecutionState, calls: list[Json], now: int) -> list[str]:
+    ages = [now - call["time"]["created"] for call in calls]
     paused = f", paused for {age(max(ages))}" if ages else ""
     turns = plural(execution.iteration, "turn")
     tokens = plural(execution.total_tokens, "token")

@@ -10,7 +10,9 @@ import msgspec
 from perdure.app import Runtime, service_of, tenant_of
 from perdure.cli.actions.adopt import import_foreign
 from perdure.cli.actions.database import inspection
-from perdure.cli.open import find_entry, with_runtime
+from perdure.cli.backend.find import find_session
+from perdure.cli.backend.local import LocalBackend
+from perdure.cli.open import with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.core.json_depth import check_body_depth
@@ -19,8 +21,7 @@ from perdure.core.transfer.salvage import INCOMPLETE_TEXT
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.doctor.find import session_streams
 from perdure.runtime.doctor.rows import session_names
-from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.service import SessionExport
 from perdure.runtime.transfer.checksum import plain_line
 from perdure.runtime.transfer.imports import ImportReport
 from perdure.runtime.transfer.readable import read_readable, session_record_of
@@ -39,8 +40,12 @@ def export_sessions(
     export = _ExportedSessions(secrets)
 
     async def main(runtime: Runtime) -> None:
-        for entry in await _select_entries(runtime, typed_ids, every=every):
-            await export.add(service_of(runtime), entry)
+        backend = LocalBackend(runtime)
+        chosen = [await find_session(backend, typed_id) for typed_id in typed_ids]
+        names = None if every else [(item["tenant"], item["sessionID"]) for item in chosen]
+        service, tenant = service_of(runtime), tenant_of(runtime)
+        async for item in service.exports(tenant, names, secrets=secrets):
+            await export.add(item)
 
     try:
         with_runtime(settings, main)
@@ -76,13 +81,11 @@ class _ExportedSessions:
         self._complete: set[tuple[str, str]] = set()
         self._partial: dict[tuple[str, str], list[bytes]] = {}
 
-    async def add(self, service: Service, entry: SessionEntry) -> None:
+    async def add(self, export: SessionExport) -> None:
         """Write a session; one that is damaged is kept until the end."""
-        names, lines = (entry.record.tenant, entry.record.id), list[bytes]()
+        names, lines = (export.tenant, export.session_id), list[bytes]()
         try:
-            if entry.is_damaged:
-                SessionEntry.decode(entry.index_entry)
-            async for text in service.export_single(entry, secrets=self._secrets):
+            async for text in export.lines:
                 lines.append(text)
         except Gone:
             return  # deleted meanwhile
@@ -124,17 +127,6 @@ class _ExportedSessions:
                 "may have run; see perdure doctor",
                 details={"damaged": [error.details for error in self.damaged]},
             )
-
-
-async def _select_entries(
-    runtime: Runtime, typed_ids: Sequence[str], *, every: bool
-) -> list[SessionEntry]:
-    if every:
-        tenant = tenant_of(runtime)
-        return [entry async for entry in service_of(runtime).sessions(tenant, damaged=True)]
-    roots = [await find_entry(runtime, typed_id) for typed_id in typed_ids]
-    entries = [entry for root in roots async for entry in service_of(runtime).tree(root)]
-    return list({entry.stream: entry for entry in entries}.values())
 
 
 def import_sessions(settings: Settings, file: str, agent: str | None, as_id: str | None) -> int:

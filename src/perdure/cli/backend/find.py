@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from perdure.cli.backend.base import Backend, Json
+from perdure.cli.backend.kinds import Backend
+from perdure.cli.backend.shapes import Json
 from perdure.core.pending.record import VERBS, Verb
-from perdure.core.session.naming import check_id
+from perdure.core.session.naming import check_id, session_not_found
 from perdure.errors import Corrupt, NotFound, Refused
-from perdure.runtime.records.entries import session_not_found
+from perdure.views.tasks import AnyTask
 
 LAST: Final = "@last"
 _SHOWN: Final = 10
@@ -53,21 +54,21 @@ def _name(session: Json) -> str:
     return f"{name} (--tenant {session['tenant']})" if session["tenant"] else name
 
 
-async def find_task(backend: Backend, typed_id: str) -> Json:
+async def find_task(backend: Backend, typed_id: str) -> AnyTask:
     """Return the task of a typed id, of any kind. Raises NotFound, or Refused with AMBIGUOUS_ID."""
     check_id(typed_id, "task id")
     error: NotFound | None = None
     if typed_id != LAST:
         try:  # a complete id needs no list of all tasks
-            return dict((await backend.any_tasks.get(typed_id))["task"])
+            return await backend.any_tasks.get(typed_id)
         except NotFound as missing:
             error = missing
     if typed_id == LAST:
-        matches = list((await backend.any_tasks.list({"limit": 1}))["tasks"])
+        matches = list((await backend.any_tasks.list({"limit": 1})).tasks)
     else:
-        matches = [t async for t in _tasks(backend) if t["id"].startswith(typed_id)]
+        matches = [task async for task in _tasks(backend) if task.id.startswith(typed_id)]
     if len(matches) == 1:
-        return dict(matches[0])
+        return matches[0]
     if matches:
         raise _ambiguous(typed_id, "task", sorted(_task_name(task) for task in matches))
     raise error or NotFound(
@@ -75,14 +76,14 @@ async def find_task(backend: Backend, typed_id: str) -> Json:
     )
 
 
-def _task_name(task: Json) -> str:
-    return f"{task['id']} (--tenant {task['tenant']})" if task["tenant"] else str(task["id"])
+def _task_name(task: AnyTask) -> str:
+    return f"{task.id} (--tenant {task.tenant})" if task.tenant else task.id
 
 
-async def _tasks(backend: Backend, page: int = 500) -> AsyncIterator[Json]:
+async def _tasks(backend: Backend, page: int = 500) -> AsyncIterator[AnyTask]:
     """Yield the tasks of every kind, newest first."""
     offset = 0
-    while tasks := (await backend.any_tasks.list({"limit": page, "offset": offset}))["tasks"]:
+    while tasks := (await backend.any_tasks.list({"limit": page, "offset": offset})).tasks:
         for task in tasks:
             yield task
         offset += len(tasks)
@@ -118,7 +119,7 @@ async def _last_pending(backend: Backend, verb: Verb | None, recent: str | None)
         calls = [
             call
             async for call in backend.pending(None, status)
-            if verb is None or verb in VERBS[call["kind"]]
+            if verb is None or verb in VERBS.get(call["kind"], ())
         ]
         calls.sort(key=lambda call: _recency(call, verb))
         mine = [call for call in calls if call["sessionID"] == recent]

@@ -9,19 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from perdure.cli.backend.base import (
-    AnyTaskBackend,
-    Backend,
-    Handle,
-    Json,
-    Options,
-    TaskBackend,
-)
+from perdure.cli.backend.shapes import Json, Options, item_json
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
+from perdure.client.tasks import RemoteTasks
 from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.values import Content, File
+from perdure.views.sessions import DecidedCall, SubmittedResult
 
 R = TypeVar("R")
 
@@ -36,7 +31,7 @@ _COMMANDS: Final = (
 )
 
 
-def with_server(settings: Settings, main: Callable[[Backend], Awaitable[R]]) -> R:
+def with_server(settings: Settings, main: Callable[["RemoteBackend"], Awaitable[R]]) -> R:
     """Await `main` with the server that the options name. Raises the errors of the server."""
     if settings.config or settings.app or settings.store:
         raise ConfigError(
@@ -98,12 +93,12 @@ class RemoteBackend:
     by: str | None  # the login name, where there is no token with a name
 
     @property
-    def tasks(self) -> TaskBackend:
+    def tasks(self) -> RemoteTasks:
         """The tasks of the server."""
         return self.client.tasks
 
     @property
-    def any_tasks(self) -> AnyTaskBackend:
+    def any_tasks(self) -> RemoteTasks:
         """Tasks of every kind of the server."""
         return self.client.tasks
 
@@ -129,35 +124,37 @@ class RemoteBackend:
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         queue: str | None = None,
-    ) -> Handle:
+    ) -> "ServerSession":
         """Return the handle of a session."""
         client = self.client if not tenant else self.client.tenant(tenant)
         handle = client.session(session_id, agent=agent, metadata=metadata, queue=queue)
         return ServerSession(handle, self.by)
 
-    def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
+    async def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
         """Iterate over all sessions, always complete."""
         del is_complete
-        return self.client.sessions()
+        async for session in self.client.sessions():
+            yield session.to_json()
 
-    def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
+    async def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
         """Iterate over pending calls: open ones, or with this status."""
-        if session is None:
-            return self.client.pending(status=status)
-        client = self.client.tenant(session["tenant"]) if session["tenant"] else self.client
-        return client.pending(session=session["sessionID"], status=status)
+        tenant, name = ("", None) if session is None else (session["tenant"], session["sessionID"])
+        client = self.client.tenant(tenant) if tenant else self.client
+        async for call in client.pending(session=name, status=status):
+            yield call.to_json()
 
     async def pending_call(self, pending_id: str) -> Json:
         """Return one pending call. Raises NotFound."""
-        return await self.client.pending_call(pending_id)
+        return (await self.client.pending_call(pending_id)).to_json()
 
     async def statistics(self, hours: int) -> Json:
         """Return how many calls were made, settled and expired per hour, and how fast."""
-        return await self.client.statistics(hours)
+        return (await self.client.statistics(hours)).to_json()
 
     async def settle(self, verb: str, call: Json, options: Options) -> Json:
         """Settle a call, and return it with `duplicate`."""
         fields: Json = {"by": options["by"] or self.by}
+        response: DecidedCall | SubmittedResult
         match verb:
             case "approve":
                 fields |= {"args": options["args"], "note": options["note"]}
@@ -176,7 +173,7 @@ class RemoteBackend:
             case _:
                 response = await self.client.cancel(call["id"], **fields)
         settled = await self.client.pending_call(call["id"])
-        return {**settled, "duplicate": bool(response.get("duplicate"))}
+        return {**settled.to_json(), "duplicate": response.duplicate}
 
     async def decide(self, verb: str, calls: Sequence[Json], options: Options) -> list[Json]:
         """Decide about several calls, all or none, and return each with `duplicate`."""
@@ -189,7 +186,8 @@ class RemoteBackend:
         }
         item = {name: value for name, value in fields.items() if value is not None}
         items = [{"pendingID": call["id"], "decision": verb, **item} for call in calls]
-        return await self.client.decide(items, by=options["by"] or self.by)
+        decided = await self.client.decide(items, by=options["by"] or self.by)
+        return [call.to_json() for call in decided]
 
 
 def _remember(options: Options) -> Json:
@@ -210,32 +208,34 @@ class ServerSession:
 
     async def get(self) -> Json:
         """Return the session as it stands."""
-        return await self.session.get()
+        return (await self.session.get()).to_json()
 
     async def events(self, *, after: int = 0) -> list[Json]:
         """Return its events after a seq."""
-        return await self.session.events(after=after)
+        return [event.to_json() for event in await self.session.events(after=after)]
 
-    def follow(self, *, after: int = 0) -> AsyncIterator[Json]:
+    async def follow(self, *, after: int = 0) -> AsyncIterator[Json]:
         """Iterate over its events after a seq, including those to come."""
-        return self.session.follow(after=after)
+        async for event in self.session.follow(after=after):
+            yield item_json(event)
 
-    def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
+    async def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
         """Let the server continue it, and follow."""
         content = None if message is None else content_json(message)
-        return self.session.stream(content, key=key, by=self.by)
+        async for item in self.session.stream(content, key=key, by=self.by):
+            yield item_json(item)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
-        return await self.session.send(content_json(message), key=key, by=self.by)
+        return (await self.session.send(content_json(message), key=key, by=self.by)).to_json()
 
     async def state(self) -> Json:
         """Return the execution states of its paused runs."""
-        return await self.session.state()
+        return (await self.session.state()).to_json()
 
     async def permissions(self) -> list[Json]:
         """Return the permissions that approvers granted for the rest of it."""
-        return await self.session.permissions()
+        return [item.to_json() for item in await self.session.permissions()]
 
     async def revoke(self, number: int, by: str | None) -> None:
         """Revoke the permission with this number."""
@@ -246,13 +246,14 @@ class ServerSession:
 
     async def cancel(self, by: str | None, reason: str | None) -> Json:
         """Cancel its run."""
-        return await self.session.cancel(by=by or self.by, reason=reason)
+        return (await self.session.cancel(by=by or self.by, reason=reason)).to_json()
 
     async def compact(self, options: Options) -> Json:
         """Let the model summarize it."""
-        return await self.session.compact(**{**options, "by": options["by"] or self.by})
+        fields = {**options, "by": options["by"] or self.by}
+        return (await self.session.compact(**fields)).to_json()
 
-    async def fork(self, at: int | None, new_id: str | None) -> Handle:
+    async def fork(self, at: int | None, new_id: str | None) -> "ServerSession":
         """Copy it up to an event at which every call is settled."""
         return ServerSession(await self.session.fork(at=at, id=new_id), self.by)
 

@@ -12,7 +12,6 @@ def agents() -> None:
 
 
 @agents.command("list")
-@shared_options
 @with_settings
 def list_(settings: Settings) -> int:
     """List the agents with their models and tools."""
@@ -22,13 +21,12 @@ def list_(settings: Settings) -> int:
 
 
 @agents.command()
-@shared_options
 @with_settings
 def check(settings: Settings) -> int:
     """Check that the agents here can run every pending call.
 
     The exit code is 1 if they cannot. Run this before you deploy a new version of the tools.
     """
-    from perdure.cli.actions import agents as actions
+    from perdure.cli.actions.doctor import check_agents
 
-    return actions.check(settings)
+    return check_agents(settings)

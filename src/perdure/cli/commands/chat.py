@@ -2,14 +2,13 @@
 
 import click
 
-from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
+from perdure.cli.settings import Settings, actor_name, by_option, with_settings
 
 
 @click.command()
 @click.argument("agent")
 @click.option("-s", "--session", metavar="SESSION", help="Use this session.  [default: a new one]")
 @by_option
-@shared_options
 @with_settings
 def chat(settings: Settings, agent: str, session: str | None, by: str | None) -> int:
     """Talk with AGENT, and decide approvals inline.

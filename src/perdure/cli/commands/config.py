@@ -15,7 +15,6 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", required=False)
-@shared_options
 @with_settings
 def validate(settings: Settings, file: str | None) -> int:
     """Check a configuration, and describe what it means."""

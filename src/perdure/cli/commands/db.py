@@ -12,7 +12,6 @@ def db() -> None:
 
 
 @db.command()
-@shared_options
 @with_settings
 def stats(settings: Settings) -> int:
     """Print statistics of the database."""
@@ -23,7 +22,6 @@ def stats(settings: Settings) -> int:
 
 @db.command()
 @click.argument("file")
-@shared_options
 @with_settings
 def backup(settings: Settings, file: str) -> int:
     """Back up the database to FILE while it is in use.
@@ -36,7 +34,6 @@ def backup(settings: Settings, file: str) -> int:
 
 
 @db.command()
-@shared_options
 @with_settings
 def migrate(settings: Settings) -> int:
     """Migrate the schema of the database, and print its version."""
@@ -48,7 +45,6 @@ def migrate(settings: Settings) -> int:
 @db.command()
 @click.argument("source")
 @click.argument("target")
-@shared_options
 @with_settings
 def copy(settings: Settings, source: str, target: str) -> int:
     """Copy the store SOURCE into the store TARGET, and compare the two.

@@ -2,7 +2,7 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.command()
@@ -20,7 +20,6 @@ from perdure.cli.settings import Settings, shared_options, with_settings
     metavar="N",
     help="Run N workers at once, and kill the one that drives.  [default: one after another]",
 )
-@shared_options
 @with_settings
 def demo(settings: Settings, *, auto: bool, keep: str | None, workers: int) -> int:
     """Watch a session survive while two workers are killed.

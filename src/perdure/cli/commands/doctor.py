@@ -2,16 +2,17 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("--full", is_flag=True, help="Also compare every index with its table. Slower.")
+@click.option(
+    "--full", is_flag=True, help="Compare indexes with their tables in a large file, too."
+)
 @click.option("--fix", is_flag=True, help="Fix what the findings name. The originals are kept.")
 @click.option("--dry-run", is_flag=True, help="With --fix: say what it would do, and do nothing.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask for confirmation.")
-@shared_options
 @with_settings
 def doctor(
     settings: Settings, session: str | None, *, full: bool, fix: bool, dry_run: bool, yes: bool

@@ -2,12 +2,11 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False))
-@shared_options
 @with_settings
 def init(settings: Settings, folder: str) -> int:
     """Create a project that runs at once, offline, and has a test."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.group(invoke_without_command=True)
@@ -14,7 +14,6 @@ from perdure.cli.settings import Settings, shared_options, with_settings
     is_flag=True,
     help="Let the client decide pending calls of sessions that others have started.",
 )
-@shared_options
 @with_settings
 @click.pass_context
 def mcp(ctx: click.Context, settings: Settings, *, no_worker: bool, approve: bool) -> int:
@@ -60,7 +59,6 @@ _scope = click.option(
     help="As root: write your own configuration, so that commands in tasks run as this user.",
 )
 @click.option("--yes", is_flag=True, help="Replace another entry without asking.")
-@shared_options
 @with_settings
 def install(settings: Settings, /, client: str, **options: Any) -> int:
     """Add perdure to an MCP client.
@@ -83,7 +81,6 @@ def install(settings: Settings, /, client: str, **options: Any) -> int:
 @mcp.command()
 @_client
 @_scope
-@shared_options
 @with_settings
 def uninstall(settings: Settings, client: str, *, scope: str) -> int:
     """Remove perdure from an MCP client."""
@@ -93,7 +90,6 @@ def uninstall(settings: Settings, client: str, *, scope: str) -> int:
 
 
 @mcp.command()
-@shared_options
 @with_settings
 def status(settings: Settings) -> int:
     """Show which MCP clients have an entry for perdure."""

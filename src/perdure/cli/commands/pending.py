@@ -14,7 +14,7 @@ from perdure.cli.commands.types import (
     text_or_stdin,
 )
 from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
-from perdure.core.literals import CallKind, PendingStatus
+from perdure.views.literals import CallKind, PendingStatus
 
 
 @click.group()
@@ -37,7 +37,6 @@ def pending() -> None:
     type=click.Choice((*get_args(PendingStatus), "all")),
     help="List only calls with this status.  [default: all open calls]",
 )
-@shared_options
 @with_settings
 def list_(settings: Settings, /, **options: Any) -> int:
     """List pending calls, oldest first."""
@@ -48,7 +47,6 @@ def list_(settings: Settings, /, **options: Any) -> int:
 
 @pending.command()
 @click.argument("pending_id", metavar="ID")
-@shared_options
 @with_settings
 def show(settings: Settings, pending_id: str) -> int:
     """Show a pending call, and the commands that settle it."""
@@ -65,7 +63,6 @@ def show(settings: Settings, pending_id: str) -> int:
     show_default=True,
     help="Count the calls of the last hours.",
 )
-@shared_options
 @with_settings
 def stats(settings: Settings, hours: int) -> int:
     """Print how many calls were made, settled and expired, and how fast people decided.
@@ -83,7 +80,6 @@ def _settle_options(
     """Add the options of every command that settles a call."""
     for decorate in (
         with_settings,
-        shared_options,
         click.option(
             "--wait", is_flag=True, help="Follow the session; exit codes are those of run."
         ),

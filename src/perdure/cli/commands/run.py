@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from perdure.cli.commands.types import json_object, read_stdin
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.command()
@@ -30,7 +30,6 @@ from perdure.cli.settings import Settings, shared_options, with_settings
 @click.option(
     "--timeout", metavar="DURATION", help="Follow the session for at most this long, such as 90s."
 )
-@shared_options
 @with_settings
 def run(settings: Settings, /, **options: Any) -> int:
     """Send PROMPT to AGENT, and follow the session.

@@ -2,7 +2,7 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.command()
@@ -22,7 +22,6 @@ from perdure.cli.settings import Settings, shared_options, with_settings
     metavar="[SECONDS]",
     help="Do not serve, but wait until a running server is ready.  [default: 30 seconds]",
 )
-@shared_options
 @with_settings
 def serve(
     settings: Settings,

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import click
 
 from perdure.cli.settings import Settings, actor_name, by_option, shared_options, with_settings
-from perdure.core.literals import RunState
+from perdure.views.literals import RunState
 
 
 @click.group()
@@ -28,7 +28,6 @@ def sessions() -> None:
 @click.option(
     "--search", metavar="TEXT", help="List only sessions with TEXT in the id or first message."
 )
-@shared_options
 @with_settings
 def list_(settings: Settings, /, **options: Any) -> int:
     """List sessions, newest first."""
@@ -39,7 +38,6 @@ def list_(settings: Settings, /, **options: Any) -> int:
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@shared_options
 @with_settings
 def show(settings: Settings, session_id: str) -> int:
     """Show a session with its conversation.
@@ -61,7 +59,6 @@ def show(settings: Settings, session_id: str) -> int:
     help="Print only events after this one.",
 )
 @click.option("--follow", is_flag=True, help="Keep printing events as they are recorded.")
-@shared_options
 @with_settings
 def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> int:
     """Print the log of a session."""
@@ -72,7 +69,6 @@ def events(settings: Settings, session_id: str, after: int, *, follow: bool) -> 
 
 @sessions.command()
 @click.argument("session_id", metavar="ID")
-@shared_options
 @with_settings
 def state(settings: Settings, session_id: str) -> int:
     """Show a paused run with its open calls.
@@ -90,7 +86,6 @@ def state(settings: Settings, session_id: str) -> int:
     "--revoke", type=int, metavar="N", help="Revoke permission N: its calls need approval again."
 )
 @by_option
-@shared_options
 @with_settings
 def permissions(settings: Settings, session_id: str, revoke: int | None, by: str | None) -> int:
     """List or revoke the permissions of a session.
@@ -106,7 +101,6 @@ def permissions(settings: Settings, session_id: str, revoke: int | None, by: str
 @click.argument("session_ids", metavar="ID...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Export every session.")
 @click.option("--secrets", is_flag=True, help="Include secret arguments; an import needs them.")
-@shared_options
 @with_settings
 def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool, secrets: bool) -> int:
     """Export sessions to stdout, as lines of JSON.
@@ -124,7 +118,6 @@ def export(settings: Settings, session_ids: tuple[str, ...], *, every: bool, sec
 @click.argument("file")
 @click.option("--agent", metavar="NAME", help="Agent for a session of another program.")
 @click.option("--as", "as_id", metavar="ID", help="Id for a session of another program.")
-@shared_options
 @with_settings
 def import_(settings: Settings, file: str, agent: str | None, as_id: str | None) -> int:
     """Import the sessions in FILE, or from stdin if FILE is "-".
@@ -143,7 +136,6 @@ def import_(settings: Settings, file: str, agent: str | None, as_id: str | None)
 @click.option(
     "--timeout", metavar="DURATION", help="Follow the session for at most this long, such as 90s."
 )
-@shared_options
 @with_settings
 def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
     """Continue a session here, even after it failed. Exit codes are those of run."""
@@ -156,7 +148,6 @@ def resume(settings: Settings, session_id: str, timeout: str | None) -> int:
 @click.argument("session_id", metavar="ID")
 @by_option
 @click.option("--reason", metavar="TEXT", help="Record this reason.")
-@shared_options
 @with_settings
 def cancel(settings: Settings, session_id: str, by: str | None, reason: str | None) -> int:
     """Cancel the run of a session. No further step of it starts."""
@@ -172,7 +163,6 @@ def cancel(settings: Settings, session_id: str, by: str | None, reason: str | No
 )
 @click.option("--instructions", metavar="TEXT", help="Add these instructions for the summary.")
 @by_option
-@shared_options
 @with_settings
 def compact(settings: Settings, /, session_id: str, by: str | None, **options: Any) -> int:
     """Let the model summarize the older turns of a session.
@@ -196,7 +186,6 @@ def compact(settings: Settings, /, session_id: str, by: str | None, **options: A
     metavar="[PROMPT]",
     help="Continue the fork here, with or without a message; exit codes are those of run.",
 )
-@shared_options
 @with_settings
 def fork(
     settings: Settings, session_id: str, at: int | None, new_id: str | None, prompt: str | None
@@ -210,7 +199,6 @@ def fork(
 @sessions.command()
 @click.argument("session_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@shared_options
 @with_settings
 def delete(settings: Settings, session_id: str, *, yes: bool) -> int:
     """Delete a session with its log and its pending calls. This cannot be undone."""

@@ -1,5 +1,6 @@
 """`perdure tasks …`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,6 +18,15 @@ def tasks() -> None:
     """Tasks: background agents, and work that several agents and people share."""
 
 
+def _task_command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return a decorator of commands whose first argument is the id of a task."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        return tasks.command(**settings)(click.argument("task_id", metavar="ID")(function))
+
+    return decorate
+
+
 @tasks.command()
 @click.argument("name")
 @click.option("--id", "task_id", metavar="ID", help="Id of the task.  [default: a new id]")
@@ -28,7 +38,6 @@ def tasks() -> None:
     metavar="NAME",
     help="Refuse to create it where commands cannot run (exec) or lack a guarantee, such as net.",
 )
-@shared_options
 @with_settings
 def create(settings: Settings, /, name: str, task_id: str | None, **config: Any) -> int:
     """Create a task, with a folder for its files."""
@@ -47,7 +56,6 @@ def create(settings: Settings, /, name: str, task_id: str | None, **config: Any)
 @click.option("--parent", metavar="SESSION", help="List only background agents of this session.")
 @click.option("--limit", type=int, default=50, show_default=True, help="List at most so many.")
 @click.option("--offset", type=int, default=0, show_default=True, help="Leave out the newest.")
-@shared_options
 @with_settings
 def list_(settings: Settings, /, **filters: Any) -> int:
     """List tasks of every kind, newest first."""
@@ -56,9 +64,7 @@ def list_(settings: Settings, /, **filters: Any) -> int:
     return actions.list_tasks(settings, filters)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
-@shared_options
+@_task_command()
 @with_settings
 def show(settings: Settings, task_id: str) -> int:
     """Show a task."""
@@ -67,24 +73,20 @@ def show(settings: Settings, task_id: str) -> int:
     return actions.show_task(settings, task_id)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("agent")
-@shared_options
 @with_settings
 def attach(settings: Settings, task_id: str, agent: str) -> int:
     """Attach an agent; the first one starts the task."""
     from perdure.cli.actions.tasks import lifecycle as actions
 
     return actions.change_task(
-        settings, lambda api: api.attach(task_id, agent), "{agentId} is attached; {status}"
+        settings, lambda api: api.attach(task_id, agent), f"{agent} is attached; {{task.status}}"
     )
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("agent")
-@shared_options
 @with_settings
 def detach(settings: Settings, task_id: str, agent: str) -> int:
     """Detach an agent; the task goes on without it."""
@@ -93,25 +95,21 @@ def detach(settings: Settings, task_id: str, agent: str) -> int:
     return actions.detach_agent(settings, task_id, agent)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("agent")
-@shared_options
 @with_settings
 def start(settings: Settings, task_id: str, agent: str) -> int:
     """Start a pending task with its first agent."""
     from perdure.cli.actions.tasks import lifecycle as actions
 
     return actions.change_task(
-        settings, lambda api: api.start(task_id, agent), "task {taskId} is {status}"
+        settings, lambda api: api.start(task_id, agent), "task {task.id} is {task.status}"
     )
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.option("--data", type=json_object, metavar="JSON", help="Data of the result.")
 @click.option("--message", metavar="TEXT", help="Message of the result.")
-@shared_options
 @with_settings
 def complete(
     settings: Settings, task_id: str, data: dict[str, Any] | None, message: str | None
@@ -122,27 +120,23 @@ def complete(
     fields = {"data": data, "message": message}
     result = {"success": True, **{key: value for key, value in fields.items() if value is not None}}
     return actions.change_task(
-        settings, lambda api: api.complete(task_id, result), "task {taskId} is {status}"
+        settings, lambda api: api.complete(task_id, result), "task {task.id} is {task.status}"
     )
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("error")
-@shared_options
 @with_settings
 def fail(settings: Settings, task_id: str, error: str) -> int:
     """Fail a running task, with its error."""
     from perdure.cli.actions.tasks import lifecycle as actions
 
     return actions.change_task(
-        settings, lambda api: api.fail(task_id, error), "task {taskId} is {status}"
+        settings, lambda api: api.fail(task_id, error), "task {task.id} is {task.status}"
     )
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
-@shared_options
+@_task_command()
 @with_settings
 def cancel(settings: Settings, task_id: str) -> int:
     """Cancel a task that has not ended."""
@@ -151,10 +145,8 @@ def cancel(settings: Settings, task_id: str) -> int:
     return actions.cancel_task(settings, task_id)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@shared_options
 @with_settings
 def delete(settings: Settings, task_id: str, *, yes: bool) -> int:
     """Delete a task with everything it has. This cannot be undone.
@@ -174,11 +166,9 @@ _timeout = click.option(
 )
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.option("--block", is_flag=True, help="Wait until the agent has finished.")
 @_timeout
-@shared_options
 @with_settings
 def output(settings: Settings, task_id: str, *, block: bool, timeout: str | None) -> int:
     """Print the output of a background agent."""
@@ -187,13 +177,11 @@ def output(settings: Settings, task_id: str, *, block: bool, timeout: str | None
     return actions.show_output(settings, task_id, {"block": block, "timeout": timeout})
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("message", type=text_or_stdin)
 @click.option("--block", is_flag=True, help="Wait for the answer, and print it.")
 @_timeout
 @click.option("--no-run", is_flag=True, help="Record the follow-up only; a worker continues.")
-@shared_options
 @with_settings
 def resume(
     settings: Settings,
@@ -216,7 +204,6 @@ def resume(
 
 @tasks.command()
 @click.argument("session", metavar="SESSION")
-@shared_options
 @with_settings
 def clear(settings: Settings, session: str) -> int:
     """Cancel the running background agents of a session, and hide all of them in lists."""
@@ -225,15 +212,13 @@ def clear(settings: Settings, session: str) -> int:
     return actions.clear_tasks(settings, session)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.option("--level", type=click.Choice(_LEVELS), help="Print only entries of this level.")
 @click.option("--since", "start_date", metavar="INSTANT", help="Print only entries from then on.")
 @click.option("--until", "end_date", metavar="INSTANT", help="Print only entries up to then.")
 @click.option("--limit", type=int, help="Print at most so many.")
 @click.option("--offset", type=int, default=0, show_default=True, help="Leave out the first.")
 @click.option("-f", "--follow", is_flag=True, help="Print new entries as they are appended.")
-@shared_options
 @with_settings
 def logs(settings: Settings, /, task_id: str, *, follow: bool, **options: Any) -> int:
     """Print the log of a task, oldest first."""
@@ -244,9 +229,7 @@ def logs(settings: Settings, /, task_id: str, *, follow: bool, **options: Any) -
     return actions.show_logs(settings, task_id, options)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
-@shared_options
+@_task_command()
 @with_settings
 def decisions(settings: Settings, task_id: str) -> int:
     """Print the decisions of a task's agents, with their reasons."""
@@ -255,10 +238,8 @@ def decisions(settings: Settings, task_id: str) -> int:
     return actions.show_decisions(settings, task_id)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.option("-m", "--message", "description", metavar="TEXT", help="Description of it.")
-@shared_options
 @with_settings
 def checkpoint(settings: Settings, task_id: str, description: str | None) -> int:
     """Take a checkpoint of a task's state, log and workspace."""
@@ -267,9 +248,7 @@ def checkpoint(settings: Settings, task_id: str, description: str | None) -> int
     return actions.take_checkpoint(settings, task_id, description)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
-@shared_options
+@_task_command()
 @with_settings
 def checkpoints(settings: Settings, task_id: str) -> int:
     """List the checkpoints of a task, newest first."""
@@ -278,11 +257,9 @@ def checkpoints(settings: Settings, task_id: str) -> int:
     return actions.list_checkpoints(settings, task_id)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@shared_options
 @with_settings
 def restore(settings: Settings, task_id: str, checkpoint_id: str, paths: tuple[str, ...]) -> int:
     """Go back to a checkpoint; with PATHs, only for these files and folders.
@@ -294,11 +271,9 @@ def restore(settings: Settings, task_id: str, checkpoint_id: str, paths: tuple[s
     return actions.restore_checkpoint(settings, task_id, checkpoint_id, paths)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
 @click.argument("other", required=False, metavar="[OTHER]")
-@shared_options
 @with_settings
 def diff(settings: Settings, task_id: str, checkpoint_id: str, other: str | None) -> int:
     """Print the files that changed since a checkpoint, or between two."""
@@ -307,10 +282,8 @@ def diff(settings: Settings, task_id: str, checkpoint_id: str, other: str | None
     return actions.show_diff(settings, task_id, checkpoint_id, other)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
-@shared_options
 @with_settings
 def verify(settings: Settings, task_id: str, checkpoint_id: str) -> int:
     """Check that a checkpoint can be restored: every file of it is there, and unchanged."""
@@ -319,11 +292,9 @@ def verify(settings: Settings, task_id: str, checkpoint_id: str) -> int:
     return actions.verify_checkpoint(settings, task_id, checkpoint_id)
 
 
-@tasks.command(name="delete-checkpoint")
-@click.argument("task_id", metavar="ID")
+@_task_command(name="delete-checkpoint")
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@shared_options
 @with_settings
 def delete_checkpoint(settings: Settings, task_id: str, checkpoint_id: str, *, yes: bool) -> int:
     """Delete a checkpoint, and the content that no other one needs. This cannot be undone."""
@@ -332,11 +303,9 @@ def delete_checkpoint(settings: Settings, task_id: str, checkpoint_id: str, *, y
     return actions.delete_checkpoint(settings, task_id, checkpoint_id, yes=yes)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("checkpoint_id", metavar="CHECKPOINT")
 @click.argument("file", type=click.Path(dir_okay=False))
-@shared_options
 @with_settings
 def export(settings: Settings, task_id: str, checkpoint_id: str, file: str) -> int:
     """Write a checkpoint into a new FILE, from which any task can import it."""
@@ -345,10 +314,8 @@ def export(settings: Settings, task_id: str, checkpoint_id: str, file: str) -> i
     return actions.export_checkpoint(settings, task_id, checkpoint_id, file)
 
 
-@tasks.command(name="import")
-@click.argument("task_id", metavar="ID")
+@_task_command(name="import")
 @click.argument("file", type=click.Path(dir_okay=False))
-@shared_options
 @with_settings
 def import_(settings: Settings, task_id: str, file: str) -> int:
     """Add the checkpoint in FILE, which `export` has written, to a task."""
@@ -357,12 +324,10 @@ def import_(settings: Settings, task_id: str, file: str) -> int:
     return actions.import_checkpoint(settings, task_id, file)
 
 
-@tasks.command(name="exec", context_settings={"ignore_unknown_options": True})
-@click.argument("task_id", metavar="ID")
+@_task_command(name="exec", context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND")
 @click.option("--timeout", default="30s", show_default=True, help="Stop the command after this.")
 @click.option("--detach", is_flag=True, help="Do not wait for the command; needs --server.")
-@shared_options
 @with_settings
 def exec_(
     settings: Settings, task_id: str, words: tuple[str, ...], timeout: str, *, detach: bool
@@ -378,11 +343,9 @@ def exec_(
     return actions.execute(settings, task_id, words, timeout, detach=detach)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("execution_id", required=False, metavar="[EXECUTION]")
 @click.option("--limit", type=int, default=50, show_default=True, help="List at most so many.")
-@shared_options
 @with_settings
 def executions(settings: Settings, task_id: str, execution_id: str | None, limit: int) -> int:
     """List the commands of a task, or print the output of one and follow it."""
@@ -393,10 +356,8 @@ def executions(settings: Settings, task_id: str, execution_id: str | None, limit
     return actions.list_executions(settings, task_id, limit)
 
 
-@tasks.command(name="cancel-exec")
-@click.argument("task_id", metavar="ID")
+@_task_command(name="cancel-exec")
 @click.argument("execution_id", metavar="EXECUTION")
-@shared_options
 @with_settings
 def cancel_exec(settings: Settings, task_id: str, execution_id: str) -> int:
     """Stop a command of a task, in any process; the task goes on."""
@@ -405,11 +366,9 @@ def cancel_exec(settings: Settings, task_id: str, execution_id: str) -> int:
     return actions.stop_execution(settings, task_id, execution_id)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("path")
 @click.argument("target", required=False, metavar="[FILE]")
-@shared_options
 @with_settings
 def get(settings: Settings, task_id: str, path: str, target: str | None) -> int:
     """Copy a file of a task's workspace to FILE, or print it."""
@@ -418,10 +377,8 @@ def get(settings: Settings, task_id: str, path: str, target: str | None) -> int:
     return actions.get_file(settings, task_id, path, target)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("folder", required=False, default="", metavar="[FOLDER]")
-@shared_options
 @with_settings
 def files(settings: Settings, task_id: str, folder: str) -> int:
     """List the files of a task's workspace, or of one FOLDER of it."""
@@ -430,11 +387,9 @@ def files(settings: Settings, task_id: str, folder: str) -> int:
     return actions.list_files(settings, task_id, folder)
 
 
-@tasks.command()
-@click.argument("task_id", metavar="ID")
+@_task_command()
 @click.argument("source", metavar="FILE")
 @click.argument("path", required=False, metavar="[PATH]")
-@shared_options
 @with_settings
 def put(settings: Settings, task_id: str, source: str, path: str | None) -> int:
     """Copy FILE, or standard input (-), into a task's workspace."""

@@ -19,7 +19,6 @@ def webhook() -> None:
 )
 @click.option("--pending", metavar="ID", help="Sign with the secret of this pending call.")
 @click.option("--id", "message_id", metavar="ID", help="Id of the message.  [default: a new id]")
-@shared_options
 @with_settings
 def sign(
     settings: Settings, secret: str | None, pending: str | None, message_id: str | None
@@ -46,7 +45,6 @@ def sign(
     help="List only deliveries with this status.",
 )
 @click.option("--session", metavar="ID", help="List only deliveries of this session.")
-@shared_options
 @with_settings
 def list_(settings: Settings, status: str | None, session: str | None) -> int:
     """List webhook deliveries, oldest first."""
@@ -57,7 +55,6 @@ def list_(settings: Settings, status: str | None, session: str | None) -> int:
 
 @webhook.command()
 @click.argument("delivery", metavar="ID")
-@shared_options
 @with_settings
 def show(settings: Settings, delivery: str) -> int:
     """Show a delivery with its body and the log of its attempts."""
@@ -75,7 +72,6 @@ def show(settings: Settings, delivery: str) -> int:
     metavar="NAME",
     help="Record this name.",
 )
-@shared_options
 @with_settings
 def redeliver(settings: Settings, delivery: str, by: str) -> int:
     """Let a worker send a delivery again, with the same id."""

@@ -2,7 +2,7 @@
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import Settings, with_settings
 
 
 @click.command()
@@ -31,7 +31,6 @@ from perdure.cli.settings import Settings, shared_options, with_settings
     metavar="N",
     help="Drive at most N sessions at the same time.  [default: 256]",
 )
-@shared_options
 @with_settings
 def worker(
     settings: Settings,

@@ -7,6 +7,7 @@ import anyio
 
 from perdure.cli.status import STATUS
 from perdure.cli.terminal.activity import Activity
+from perdure.cli.terminal.findings import pending_line
 from perdure.cli.terminal.terminal import (
     Terminal,
     age,
@@ -15,7 +16,6 @@ from perdure.cli.terminal.terminal import (
     plural,
 )
 from perdure.core.log.events import RAISED
-from perdure.runtime.diagnosis.calls import pending_line
 
 Json = Mapping[str, Any]
 

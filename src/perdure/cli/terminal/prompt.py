@@ -10,7 +10,10 @@ from typing import Any, Final
 import anyio
 import click
 
-from perdure.cli.backend.base import Backend, Json
+from perdure.cli.backend.kinds import Backend
+from perdure.cli.backend.shapes import Json
+from perdure.cli.process import asking
+from perdure.cli.terminal.findings import call_step_lines, problem_code
 from perdure.cli.terminal.replies import (
     PromptReply,
     help_text,
@@ -19,12 +22,11 @@ from perdure.cli.terminal.replies import (
     parse_reply,
 )
 from perdure.cli.terminal.terminal import Terminal, call_text, line, plural, value_text
-from perdure.core.pending.answers import answer_text
-from perdure.core.pending.commands import parse_decision
+from perdure.core.pending.answers import answer_text, parse_decision
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.permissions import parse_rule
 from perdure.errors import PerdureError
-from perdure.runtime.diagnosis.calls import approvers_text, pending_steps, step_lines
+from perdure.runtime.diagnosis.calls import approvers_text
 
 _CHUNK: Final = 65_536
 
@@ -66,7 +68,8 @@ def choose_call(terminal: Terminal, calls: Sequence[Json], reason: str) -> Json:
     for number, call in enumerate(calls, 1):
         text = call_text(call["tool"], call.get("input") or {})
         terminal.print(f"  {number}  {text}  session {line(call['sessionID'])}")
-    choice = click.prompt("number", type=click.IntRange(1, len(calls)))
+    with asking():
+        choice = click.prompt("number", type=click.IntRange(1, len(calls)))
     return calls[choice - 1]
 
 
@@ -95,7 +98,7 @@ class DecisionPrompt:
         is_decided = False
         with suppress(EOFError):
             for call in session["pending"]:
-                is_askable = call["kind"] in APPROVER_KINDS and not call.get("problem")
+                is_askable = call["kind"] in APPROVER_KINDS and problem_code(call) is None
                 if not is_askable or call["id"] in left:
                     continue
                 if await self.ask(call):
@@ -114,7 +117,7 @@ class DecisionPrompt:
             with suppress(EOFError):
                 is_decided = await self.ask(call)
             if not is_decided:
-                for text in step_lines(pending_steps(call, self.terminal.settings)):
+                for text in call_step_lines(call, self.terminal.settings):
                     self.terminal.print(f"  {text}")
 
     async def ask(self, call: Json) -> bool:

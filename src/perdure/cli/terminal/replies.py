@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.core.log.events import RAISED
-from perdure.core.pending.answers import parse_answer
-from perdure.core.pending.commands import parse_decision
+from perdure.core.pending.answers import parse_answer, parse_decision
 from perdure.errors import Refused
 
 _FLAGS: Final = re.IGNORECASE | re.DOTALL

@@ -98,9 +98,10 @@ class Terminal:
             click.echo(self._prompt, nl=False)
 
     def print_json(self, value: Any) -> None:
-        """Print the one JSON object of a command."""
+        """Print the one JSON object of a command, or a view as JSON."""
         STATUS.erase()
-        click.echo(json.dumps(value, ensure_ascii=False))
+        shown = value if isinstance(value, dict | list) else value.to_json()
+        click.echo(json.dumps(shown, ensure_ascii=False))
 
     def print_either(self, value: Any, show: Callable[[], None]) -> None:
         """Print the JSON with --json, or else call `show`."""
@@ -147,9 +148,9 @@ def usage_text(usage: Mapping[str, float]) -> str:
 
 
 def _cost(usage: Mapping[str, float]) -> str:
-    if "cost" not in usage:
+    if usage.get("cost") is None:
         return "cost unknown (no price for the model)"
-    cost, unpriced = usage["cost"], int(usage.get(UNPRICED, 0))
+    cost, unpriced = usage["cost"], int(usage.get(UNPRICED) or 0)
     dollars = f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
     also = f" and {plural(unpriced, 'request')} without a known price" if unpriced else ""
     return f"{dollars}{also}"

@@ -3,7 +3,7 @@
 from perdure.core.driver.draft_builder import Draft, SessionScope, draft_builder
 from perdure.core.log import events
 from perdure.core.log.events import ReachedLimit
-from perdure.core.pending.record import PendingRecord, PendingTime, Verb
+from perdure.core.pending.record import PendingRecord, PendingTime, Verb, pending_event
 from perdure.core.pending.settlement import CANCELLED
 from perdure.core.session.budgets import limit_prompt, limit_schema
 from perdure.core.session.state import State
@@ -37,22 +37,7 @@ def open_question(
         hooks=scope.hooks,
     )
     builder.draft.new_records.append(record)
-    builder.add(
-        events.Pending(
-            pending_id=record.id,
-            kind=record.kind,
-            call_id="",
-            tool=record.tool,
-            input={},
-            effect_id="",
-            prompt=record.prompt,
-            reason=record.reason,
-            schema=record.schema,
-            started_by=record.started_by,
-            budget=reached,
-            task_id=builder.task,
-        )
-    )
+    builder.add(pending_event(record))
     return builder.draft
 
 

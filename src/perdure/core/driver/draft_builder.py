@@ -6,7 +6,6 @@ from typing import assert_never
 from msgspec import Struct, field
 
 from perdure.core.driver.verdicts import Defer, Reject, RequireApproval, Start, Verdict, Wait
-from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.events import Content
 from perdure.core.pending.record import (
@@ -16,10 +15,12 @@ from perdure.core.pending.record import (
     PendingTime,
     Verb,
     moved,
+    pending_event,
 )
 from perdure.core.pending.settlement import CANCELLED
 from perdure.core.session.calls import Call
 from perdure.core.session.state import State
+from perdure.views.literals import CallKind
 
 RecordChange = Callable[[PendingRecord], PendingRecord]
 
@@ -113,29 +114,9 @@ class DraftBuilder(Struct, frozen=True):
         """Add a pending record and its event."""
         record = self._record(call, verdict, scope, reason)
         self.draft.new_records.append(record)
-        self.add(
-            events.Pending(
-                pending_id=record.id,
-                kind=record.kind,
-                call_id=call.id,
-                tool=call.tool,
-                input=record.input,
-                effect_id=record.effect_id,
-                prompt=record.prompt,
-                expires_at=record.timeout,
-                reason=reason,
-                epoch=record.epoch,
-                details=record.details,
-                schema=record.schema,
-                choices=record.choices,
-                policy=record.policy,
-                started_by=record.started_by,
-                mail=verdict.mail if isinstance(verdict, Wait) else None,
-                external=isinstance(verdict, Wait) and verdict.kind == "tool",
-                task_id=self.task,
-                redact=record.redact,
-            )
-        )
+        mail = verdict.mail if isinstance(verdict, Wait) else None
+        is_external = isinstance(verdict, Wait) and verdict.kind == "tool"
+        self.add(pending_event(record, mail=mail, external=is_external))
 
     def _record(
         self,

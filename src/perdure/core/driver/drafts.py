@@ -23,7 +23,6 @@ from perdure.core.driver.verdicts import (
     Verdict,
     Wait,
 )
-from perdure.core.literals import OnCrash
 from perdure.core.log import events
 from perdure.core.log.events import Content
 from perdure.core.pending.outcome_texts import expiry_text
@@ -44,6 +43,7 @@ from perdure.core.session.child_tasks import ChildMail, notification_text
 from perdure.core.session.children import BACKGROUND_AUTHOR
 from perdure.core.session.follow_ups import queued_message
 from perdure.core.session.state import CORRECTION_AUTHOR, State
+from perdure.views.literals import OnCrash
 
 
 class ModelTurn(Struct, frozen=True):

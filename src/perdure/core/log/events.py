@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from perdure.core.literals import CallKind, DecisionKind
+from perdure.core.text import is_visible
+from perdure.views.literals import CallKind, DecisionKind
 
 Part = dict[str, Any]
 Content = str | list[Part]
@@ -510,7 +511,7 @@ class StampedEvent(Struct, frozen=True, gc=False):
 def is_blank(content: Content) -> bool:
     """Return True if a message has neither a visible character nor a file."""
     parts = [{"text": content}] if isinstance(content, str) else content
-    return all("text" in part and not str(part["text"]).strip() for part in parts)
+    return all("text" in part and not is_visible(str(part["text"])) for part in parts)
 
 
 def raw_json(value: Any) -> Raw:

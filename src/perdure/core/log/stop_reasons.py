@@ -1,8 +1,8 @@
 """Stop reasons of responses that ended early, normalized over all providers."""
 
-from typing import Final, Literal
+from typing import Final
 
-StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
+from perdure.views.literals import StopReason
 
 # The providers' stop reasons, in lower case.
 _STOP_REASONS: Final[dict[str, StopReason]] = {

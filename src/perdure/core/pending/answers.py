@@ -1,4 +1,4 @@
-"""Answers to questions: JSON values, checked against the choices or the schema of a question."""
+"""Answers to questions and approvals in words: checked against what the question accepts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import msgspec
 from perdure.core.json_values import is_equal, schema_defect, schema_problems
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import Refused
+from perdure.views.literals import ReplyWord
 
 MAX_CHOICES: Final = 100
 _SHOWN: Final = 5
@@ -82,3 +83,21 @@ def answer_text(answer: Any) -> str:
 def choices_text(choices: Sequence[Any]) -> str:
     """Return the choices as one line."""
     return ", ".join(answer_text(choice) for choice in choices)
+
+
+WORDS: Final[dict[str, ReplyWord]] = {
+    "approve": "approve",
+    "yes": "approve",
+    "y": "approve",
+    "deny": "deny",
+    "no": "deny",
+    "n": "deny",
+}
+
+
+def parse_decision(text: str) -> ReplyWord | None:
+    """Return the decision if the whole text is one of WORDS, ignoring case and blanks; else None.
+
+    A text that only contains such a word ("do not approve") decides nothing.
+    """
+    return WORDS.get(text.strip().casefold())

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any
 
-from perdure.core.literals import Role
 from perdure.core.pending.record import Verb
+from perdure.views.literals import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +88,3 @@ class Expire:
 
 Decide = Approve | Deny | Respond
 Command = Approve | Deny | Respond | SubmitResult | SubmitError | CancelCall | Expire
-
-
-ReplyWord = Literal["approve", "deny"]
-
-WORDS: Final[dict[str, ReplyWord]] = {
-    "approve": "approve",
-    "yes": "approve",
-    "y": "approve",
-    "deny": "deny",
-    "no": "deny",
-    "n": "deny",
-}
-
-
-def parse_decision(text: str) -> ReplyWord | None:
-    """Return the decision if the whole text is one of WORDS, ignoring case and blanks; else None.
-
-    A text that only contains such a word ("do not approve") decides nothing.
-    """
-    return WORDS.get(text.strip().casefold())

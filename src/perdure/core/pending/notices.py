@@ -4,10 +4,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
 from perdure.core.session.state import State, fold
+from perdure.views.literals import CallKind
 
 NoticeType = Literal[
     "created",

@@ -6,8 +6,8 @@ interrupted is not run again.
 
 from typing import Final
 
-from perdure.core.literals import CallKind
 from perdure.core.log.events import RAISED
+from perdure.views.literals import CallKind
 
 TIMED_OUT: Final = "Tool execution timed out"
 UNANSWERED: Final = "Nobody answered this question in time."

@@ -1,18 +1,18 @@
 """Policy of decisions: which are allowed, who may make them, and how many approvals are needed."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, assert_never
 
 from msgspec.structs import replace
 
 from perdure.core.json_values import is_equal
-from perdure.core.literals import DecisionKind, Role
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.commands import Approve, Decide, Deny, Respond
-from perdure.core.pending.record import NO_POLICY, PendingRecord, PendingVote
-from perdure.core.roles import ROLES, has_role
+from perdure.core.pending.record import NO_POLICY, VERBS, PendingRecord, PendingVote, Verb
+from perdure.core.roles import ROLES, Permit, has_role
 from perdure.errors import Conflict, NotAllowed, Refused
+from perdure.views.literals import Act, DecisionKind, Role
 
 Changes = Mapping[str, Any] | None  # of arguments, by an approver
 
@@ -50,6 +50,30 @@ def possible_decisions(
         for kind in record.allowed_decisions
         if (kind == "deny" or not has_voted) and _refusal(record, kind, by, role) is None
     )
+
+
+def possible_acts(
+    record: PendingRecord, by: str, role: Role | None, permits: Collection[Permit]
+) -> tuple[Act, ...]:
+    """Return what a person with these permits may do about a call now, by the same checks."""
+    acts: list[Act] = []
+    if record.is_open:
+        verbs = VERBS[record.kind]
+        if Permit.DECIDE in permits:
+            acts += possible_decisions(record, by, role)
+        if Permit.SUBMIT in permits and Verb.RESULT in verbs:
+            acts += ("result", "error")
+        if Permit.OPERATE in permits and Verb.CANCEL in verbs:
+            acts.append("cancel")
+    return tuple(acts)
+
+
+def accepted_acts(record: PendingRecord) -> tuple[Act, ...]:
+    """Return what anybody at all may do about a call now."""
+    if not record.is_open:
+        return ()
+    is_tool = Verb.RESULT in VERBS[record.kind]
+    return (*record.allowed_decisions, *(("result", "error") if is_tool else ()), "cancel")
 
 
 def _refusal(

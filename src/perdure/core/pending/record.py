@@ -9,18 +9,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.core.json_depth import check_readable
-from perdure.core.literals import CallKind, DecisionKind, PendingStatus
+from perdure.core.log import events
 from perdure.core.log.events import RAISED, ApprovalPolicy, ReachedLimit
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.text import NO_OUTPUT
-from perdure.errors import Corrupt
+from perdure.errors import Corrupt, NotFound
+from perdure.views.literals import CallKind, DecisionKind, PendingStatus
 
 APPROVER_KINDS: Final[frozenset[CallKind]] = frozenset({"approval", "question"})
 OPEN_STATUSES: Final[frozenset[PendingStatus]] = frozenset({"waiting", "processing"})
-
-
-TOOL_MISSING: Final = "TOOL_MISSING"  # problem of a call whose agent has lost its tool
-_RUNNING: Final[frozenset[DecisionKind]] = frozenset({"approve", "edit"})  # they run the call
 
 
 class Verb(StrEnum):
@@ -205,15 +202,6 @@ class PendingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     @property
     def allowed_decisions(self) -> tuple[DecisionKind, ...]:
         """The kinds of decisions that it accepts."""
-        kinds = self._policy_decisions
-        return tuple(kind for kind in kinds if kind not in _RUNNING) if self._cannot_run else kinds
-
-    @property
-    def _cannot_run(self) -> bool:
-        return self.problem == TOOL_MISSING
-
-    @property
-    def _policy_decisions(self) -> tuple[DecisionKind, ...]:
         policy = self.policy
         if policy is not None and policy.allowed_decisions and self.kind == "approval":
             return policy.allowed_decisions
@@ -303,3 +291,38 @@ def winner(record: PendingRecord) -> Mapping[str, Any]:
     if record.error is not None:
         details["error"] = record.error
     return details
+
+
+def pending_not_found(pending_id: str) -> NotFound:
+    """Return the error for a pending call that does not exist."""
+    return NotFound(
+        f"Unknown pending ID: {pending_id}", code="PENDING_NOT_FOUND", hint="perdure pending list"
+    )
+
+
+def pending_event(
+    record: PendingRecord, *, mail: str | None = None, external: bool = False
+) -> events.Pending:
+    """Return the event with which a call became pending, from its record."""
+    return events.Pending(
+        pending_id=record.id,
+        kind=record.kind,
+        call_id=record.call_id,
+        tool=record.tool,
+        input=record.input,
+        effect_id=record.effect_id,
+        prompt=record.prompt,
+        expires_at=record.timeout,
+        reason=record.reason,
+        epoch=record.epoch,
+        details=record.details,
+        schema=record.schema,
+        choices=record.choices,
+        policy=record.policy,
+        started_by=record.started_by,
+        mail=mail,
+        external=external,
+        budget=record.budget,
+        task_id=record.task_id,
+        redact=record.redact,
+    )

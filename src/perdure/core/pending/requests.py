@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from perdure.core.literals import CallKind, DecisionKind
 from perdure.core.pending.record import PendingRecord
+from perdure.views.literals import CallKind, DecisionKind
 
 _OPTIONS: Final[tuple[DecisionKind, ...]] = ("approve", "deny")
 _OPTIONAL: Final = ("details", "schema", "choices")  # data that only some tools give

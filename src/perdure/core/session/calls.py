@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.core.literals import CallKind
 from perdure.core.log import events
 from perdure.core.log.redaction import mask_arguments
+from perdure.views.literals import CallKind
 
 APPROVAL_MISMATCH: Final = (
     "APPROVAL_MISMATCH"  # code of the problem: the approval was for other arguments

@@ -9,18 +9,16 @@ import msgspec
 from msgspec import Struct, field
 
 from perdure.core.json_depth import READABLE_DEPTH, is_deeper, pruned
-from perdure.core.literals import RunState
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session import queues
-from perdure.errors import Corrupt, Refused
+from perdure.errors import Corrupt, NotFound, Refused
+from perdure.views.literals import MAX_ID, RunState
 
-MAX_ID: Final = 200
 _CACHE_SIZE: Final = (
     2_000  # recently composed names: one drive needs each of its names several times
 )
 _KIND: Final = "session:"
 POISONED: Final = "POISONED"  # code of a run that failed because it stopped too many processes
-SUSPECT_FROM_TRY: Final = 3  # claim after which one may be the reason that processes stop
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -38,6 +36,15 @@ def check_id(value: Any, noun: str = "session id") -> str:
             hint=f"use 1 to {MAX_ID} characters without control characters",
         )
     return value
+
+
+def session_not_found(session_id: str) -> NotFound:
+    """Return the error for a session that does not exist."""
+    return NotFound(
+        f"there is no session {session_id!r}",
+        code="SESSION_NOT_FOUND",
+        hint="perdure sessions list",
+    )
 
 
 def check_tenant(value: str) -> str:

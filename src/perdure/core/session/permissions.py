@@ -23,7 +23,8 @@ NOT_TRACKED: Final = "Tool requires approval but task tracking not enabled, deny
 EFFECTS: Final[tuple[Effect, ...]] = ("deny", "ask", "allow")  # in the order of the checks
 _RULE: Final = re.compile(r"([^:=\s]+)(?::(?:\*|([^:=\s]+)=(.*)))?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?\[]")
-_WILDCARDS: Final = re.compile(r"(?:[*?]|\[!?\]?[^\]]*\])*")  # nothing else: it names no tool
+# Nothing but wildcards: it names no tool. Possessive, so that no text is matched in two ways.
+_WILDCARDS: Final = re.compile(r"(?:[*?]|\[!?+\]?+[^\]]*+\])*+")
 
 
 @dataclass(frozen=True, slots=True)

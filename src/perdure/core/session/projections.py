@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perdure.core.literals import RunState
+from perdure.views.literals import RunState
 
 WaitFor = Literal["submitter", "approver"]
 

@@ -6,7 +6,6 @@ from typing import Any, Final, Literal
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from perdure.core.literals import RunState
 from perdure.core.log import events
 from perdure.core.log.events import PENDING_EXECUTIONS, Bound, ReachedLimit, StampedEvent
 from perdure.core.log.stop_reasons import is_paused
@@ -24,6 +23,7 @@ from perdure.core.session.children import (
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.todos import is_todo_tool
 from perdure.core.session.usage import Usage, add_request, total_tokens
+from perdure.views.literals import RunState
 
 RunEnd = Literal["completed", "failed", "cancelled"]
 CORRECTION_AUTHOR: Final = "perdure:output"  # `by` of requests to correct an output

@@ -15,6 +15,7 @@ FileType = Literal["file", "dir", "link"]
 MODE_BITS: Final = 0o777  # no setuid, setgid or sticky bit is ever kept
 MAX_DEPTH: Final = 100  # of folders within a workspace
 MAX_NAME: Final = 255  # bytes of one name
+MAX_TARGET: Final = 4095  # bytes of the text of a link
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -169,11 +170,9 @@ def check_entries(manifest: Manifest) -> None:
     for item in manifest.entries:
         path = item.path
         parent, _, name = path.rpartition(b"/")
-        problem = _name_problem(name, path)
+        problem = _name_problem(name, path, item.type) or _content_problem(item)
         if problem is None and (parent not in folders or path in paths):
             problem = "is not in a folder of the manifest, or is there twice"
-        if problem is None and item.type == "file" and not _DIGEST.fullmatch(item.sha256):
-            problem = "has no digest"
         if problem is not None:
             raise _invalid(f"{item.shown_name!a} {problem}")
         paths.add(path)
@@ -188,10 +187,25 @@ def _invalid(text: str) -> Refused:
     return Refused(text, code="CHECKPOINT_INVALID", hint="restore the task from another checkpoint")
 
 
-def _name_problem(name: bytes, path: bytes) -> str | None:
+def _name_problem(name: bytes, path: bytes, kind: FileType) -> str | None:
     if name in (b"", b".", b"..") or b"\0" in path or len(name) > MAX_NAME:
         return "is not the name of a file"
-    return "is nested too deeply" if path.count(b"/") >= MAX_DEPTH else None
+    depth = path.count(b"/") + (kind == "dir")
+    return "is nested too deeply" if depth >= MAX_DEPTH else None
+
+
+def _content_problem(item: FileEntry) -> str | None:
+    if item.mode & ~MODE_BITS:
+        return "has a mode that no checkpoint keeps"
+    if item.type == "file":
+        return None if _DIGEST.fullmatch(item.sha256) else "has no digest"
+    if item.type == "link" and not _is_target(item.link_target):
+        return "is not a link that can be made"
+    return None
+
+
+def _is_target(target: bytes) -> bool:
+    return 0 < len(target) <= MAX_TARGET and b"\0" not in target
 
 
 # --- comparison -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
-from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.record import PendingRecord, pending_event
 from perdure.core.pending.settlement import RECORDS_LOST
 from perdure.core.session.calls import Call
 from perdure.core.session.child_tasks import ChildTask
@@ -310,7 +310,8 @@ class _Builder:
                 return False
             if call is None:
                 self._append(_tool_call(record, self.state))
-        self._append(_pending(record), record.time.created)
+        opened = replace(pending_event(record), task_id=record.task_id or None)
+        self._append(opened, record.time.created)
         return record.id in self.state.pending_ids
 
 
@@ -370,30 +371,6 @@ def _tool_call(record: PendingRecord, state: State) -> events.ToolCall:
         params=record.input,
         agent=state.agent or record.agent,
         turn=state.turn,
-        task_id=record.task_id or None,
-        redact=record.redact,
-    )
-
-
-def _pending(record: PendingRecord) -> events.Pending:
-    """Return the event of an open pending call from its entry."""
-    return events.Pending(
-        pending_id=record.id,
-        kind=record.kind,
-        call_id=record.call_id,
-        tool=record.tool,
-        input=record.input,
-        effect_id=record.effect_id,
-        prompt=record.prompt,
-        expires_at=record.timeout,
-        reason=record.reason,
-        epoch=record.epoch,
-        details=record.details,
-        schema=record.schema,
-        choices=record.choices,
-        policy=record.policy,
-        started_by=record.started_by,
-        budget=record.budget,
         task_id=record.task_id or None,
         redact=record.redact,
     )

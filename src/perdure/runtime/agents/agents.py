@@ -1,9 +1,10 @@
 """Agents that this process knows, by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.core.session import queues
+from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError, NotFound, PerdureError
 from perdure.runtime.agents.agent import Agent, mcp_tools
 from perdure.runtime.agents.delegation import SubAgent
@@ -101,6 +102,11 @@ class Agents:
         """Return the agent with that name or former name."""
         return self._ready.get(name)
 
+    @property
+    def by_name(self) -> Mapping[str, ReadyAgent]:
+        """These agents by every name and former name."""
+        return self._ready
+
     def may_launch(self, name: str) -> bool:
         """Return whether an agent may have launched others; True for one that is not known here."""
         ready = self.find(name)
@@ -110,13 +116,20 @@ class Agents:
         """Return the agent with that name or former name. Raises NotFound."""
         ready = self.find(name)
         if ready is None:
-            names = ", ".join(sorted({agent.name for agent in self._ready.values()})) or "none"
+            names = sorted({agent.name for agent in self._ready.values()})
             raise NotFound(
-                f"there is no agent {name!r} here",
+                f"there is no agent {name!r} here{did_you_mean(name, names)}",
                 code="AGENT_NOT_FOUND",
-                hint=f"agents here: {names}",
+                hint=f"agents here: {', '.join(names) or 'none'}",
             )
         return ready
+
+    def expect(self, name: str) -> ReadyAgent | None:
+        """Return the agent of a new session; None if no agent at all is known here.
+
+        Raises NotFound: no worker would ever drive the session of a mistyped name.
+        """
+        return self.get(name) if self._ready else None
 
     def queue_for(self, name: str) -> str:
         """Return the queue of new sessions of an agent; the default one for an unknown agent."""

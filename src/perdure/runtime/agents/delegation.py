@@ -14,12 +14,11 @@ from msgspec import Struct
 from perdure.core.session.child_tasks import STILL_RUNNING
 from perdure.core.session.children import TASK_STATUSES
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
+from perdure.core.text import is_visible
 from perdure.errors import PerdureError, Refused, ToolError
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context
-
-DEFAULT_TIMEOUT_MS: Final = 60_000
-MAX_TIMEOUT_MS: Final = 600_000
+from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 
 
 class SubAgent(Struct, frozen=True):
@@ -185,8 +184,8 @@ def check_launch(args: Mapping[str, Any]) -> None:
 
 
 def is_blank(value: object) -> bool:
-    """Return whether a parameter has no value, or text without a word in it."""
-    return value is None or (isinstance(value, str) and not value.strip())
+    """Return whether a parameter has no value, or text without a visible character."""
+    return value is None or (isinstance(value, str) and not is_visible(value))
 
 
 def parameter_missing(name: str) -> Refused:

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import inf, isclose
-from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.session.usage import Usage
 from perdure.errors import ConfigError
+from perdure.runtime import host
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
@@ -86,7 +86,7 @@ def context_window(name: str) -> int | None:
 
 
 def _table_cost(name: str, usage: Usage) -> float | None:
-    daily = _rates(name, int(time() // _DAY_S))
+    daily = _rates(name, host.instant_ns() // (_DAY_S * 1_000_000_000))
     input_tokens = usage.get("inputTokens", 0)
     cached = usage.get("cacheReadTokens", 0) + usage.get("cacheWriteTokens", 0)
     if daily is not None and cached <= input_tokens <= daily[1]:

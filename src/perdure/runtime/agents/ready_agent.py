@@ -30,6 +30,8 @@ from perdure.runtime.values import parse_duration
 
 BLOCKING_INPUT_TIMEOUT_MS: Final = 600_000  # with hitl="blocking" and no input_timeout
 
+NOT_LISTED: Final = "MCP_NOT_LISTED"  # its MCP servers have not been reached yet
+
 
 class ReadyAgent:
     """An agent with its models and tools resolved, as the engine drives it.
@@ -60,7 +62,7 @@ class ReadyAgent:
         if self.mcp_choices and tool_lists is None:
             self.problem = PerdureError(
                 f"the tools of agent {agent.name!r} are not known yet",
-                code="MCP_NOT_LISTED",
+                code=NOT_LISTED,
                 hint="wait until its MCP servers have been connected to",
             )
         for item in agent.tools:

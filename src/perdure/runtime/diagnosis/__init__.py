@@ -1,1 +1,1 @@
-"""Words about sessions: why one does not move and what to do about it, for every entry point."""
+"""Findings about sessions, calls, agents, queues and the store, and the words for them."""

@@ -1,27 +1,35 @@
-"""Diagnosis of a session: its state, what it waits for, and the steps that continue it."""
+"""Findings about a session: where it stands, why it does not move, and what continues it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, TypeVar
 
-from perdure.errors import Corrupt
-from perdure.runtime.diagnosis.calls import (
-    Step,
-    Steps,
-    pending_line,
-    pending_steps,
-    step_lines,
-    waits_text,
+from msgspec.structs import replace
+
+from perdure.core.session.naming import SessionRecord
+from perdure.core.session.queues import DEFAULT
+from perdure.errors import Corrupt, PerdureError
+from perdure.runtime.diagnosis.calls import waits_text
+from perdure.runtime.diagnosis.reasons import (
+    ARGS_INVALID,
+    DENIED,
+    NO_WORKER,
+    START_INTERRUPTED,
+    severity_of,
+    stored_reason,
 )
-from perdure.runtime.diagnosis.commands import Commands
-from perdure.runtime.diagnosis.texts import age, line
+from perdure.runtime.diagnosis.steps import here_step, session_step, step, worker_step
+from perdure.runtime.diagnosis.texts import age, call_text, held_back_text, line
 from perdure.runtime.queues import HELD_BACK
-from perdure.runtime.views import PROBLEMS
+from perdure.views.calls import PendingCall
+from perdure.views.findings import Finding, Severity, Step
+from perdure.views.sessions import Result, RetryStatus, SessionSummary, SummaryRequest
 
-Json = Mapping[str, Any]
+S = TypeVar("S", Result[Any], SessionSummary)
 
-SHOW_AGE_FROM_MS: Final = 10_000
 SHOW_WAIT_FROM_MS: Final = 1_000
+_OK: Final[Severity] = "ok"
+_MOST_MISSING: Final = 3  # names of what a session waits for
 _STOPS: Final = {
     "max_tokens": "The last model response was cut off at the token limit (max_tokens)",
     "context_window": "The last model response was cut off at the end of the context window",
@@ -31,279 +39,263 @@ _STOPS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class CallNote:
-    """An open call in words, its problem, and the steps that settle it."""
+class _Subject:
+    """A session that a finding is about."""
 
-    pending_id: str
-    text: str
-    problem: str
-    steps: Steps
+    id: str
+    tenant: str
+    agent: str
+    queue: str
 
+    def finding(
+        self,
+        code: str,
+        severity: Severity,
+        headline: str,  # a predicate with its period: `waits for 1 decision.`
+        *notes: str,
+        steps: Iterable[Step] = (),
+        missing: str | None = None,
+    ) -> tuple[Finding, ...]:
+        """Return the finding: a sentence about the session, and a line for each note."""
+        text = "\n".join((f"Session {line(self.id)} {headline}", *notes))
+        return (
+            Finding(
+                code=code,
+                severity=severity,
+                subject=self.id,
+                text=text,
+                missing=missing,
+                steps=tuple(steps),
+            ),
+        )
 
-Part = str | Steps | CallNote
-Parts = list[Part]
-# Why a session does not move, or that it does; surfaces choose their signs and buttons by it.
-Case = Literal[
-    "completed",
-    "cancelled",
-    "failed",
-    "damaged",
-    "no_worker",
-    "blocked",  # something must be fixed first
-    "running",
-    "in_memory",  # its driver waits in place
-    "retrying",
-    "waiting",
-    "not_started",
-    "stopped",  # its process has stopped
-    "due",
-]
+    def resume(self, label: str) -> Step:
+        """Return the step that resumes it."""
+        return session_step(label, "resume", self.id, self.tenant)
 
+    def cancel(self) -> Step:
+        """Return the step that cancels its run."""
+        return session_step("cancel", "cancel", self.id, self.tenant)
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """State of a session in a headline and its meaning, then notes, steps and open calls."""
-
-    case: Case
-    subject: str
-    headline: str  # a predicate, without its period: `waits for 1 decision`
-    meaning: str = ""  # a sentence
-    parts: tuple[Part, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """The headline as a sentence about the session, with its meaning."""
-        is_foreign = self.case in ("failed", "damaged")  # the text of an error ends as it does
-        period = "" if is_foreign and ":" in self.headline else "."
-        return f"{self.subject} {self.headline}{period} {self.meaning}".rstrip()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Its further notes, as texts."""
-        texts = (part.strip() for part in self.parts if isinstance(part, str))
-        return tuple(text.removeprefix("! ").removeprefix("hint: ") for text in texts)
-
-    def lines(self) -> list[str]:
-        """Return the diagnosis as lines of text."""
-        lines = [self.sentence]
-        for part in self.parts:
-            if isinstance(part, str):
-                lines.append(part)
-            elif isinstance(part, CallNote):
-                lines += _call_lines(part)
-            else:
-                lines += step_lines(part)
-        return lines
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON: the sentence, notes, what to do, and open calls."""
-        calls = [part for part in self.parts if isinstance(part, CallNote)]
-        return {
-            "sentence": self.sentence,
-            "notes": [part.strip() for part in self.parts if isinstance(part, str)],
-            "todo": [
-                step._asdict()
-                for part in self.parts
-                if not isinstance(part, str | CallNote)
-                for step in part
-            ],
-            "calls": [
-                {
-                    "pendingID": call.pending_id,
-                    "text": call.text,
-                    "problem": call.problem or None,
-                    "todo": [step._asdict() for step in call.steps],
-                }
-                for call in calls
-            ],
-        }
+    def worker(self) -> str:
+        """Return the worker that it needs."""
+        queue = "" if self.queue == DEFAULT else f" for queue {line(self.queue)}"
+        return f"a worker{queue} with agent {line(self.agent)}"
 
 
-def _call_lines(call: CallNote) -> list[str]:
-    lines = [f"  {call.text}"]
-    if call.problem:
-        lines.append(f"      {call.problem}")
-    return [*lines, *(f"    {text}" for text in step_lines(call.steps))]
+def session_findings(
+    session: Result[Any],
+    problem: PerdureError | None,
+    now: int,
+    *,
+    is_queued: bool = False,
+    has_agent: bool = True,
+) -> tuple[Finding, ...]:
+    """Return where a session stands, as one finding.
+
+    `is_queued`: no model response has taken its last message into account yet; `has_agent`: its
+    agent is defined here.
+    """
+    subject = _Subject(session.session_id, session.tenant, session.agent, session.queue)
+    if problem is not None and problem.code == Corrupt.code:
+        return _failed(subject, problem)
+    if session.state == "failed":
+        error = session.error
+        return _failed(subject, None if error is None else error.to_exception())
+    if session.state in ("completed", "cancelled"):
+        return _over(subject, session, problem)
+    if problem is not None:
+        return _problem(subject, problem, now, has_agent=has_agent)
+    return _under_way(subject, session, now, is_queued=is_queued)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSnapshot:
-    """A session's JSON at one moment."""
-
-    session: Json
-    now: int
-    has_queued_message: bool = False  # no model response has taken it into account yet
-
-    @classmethod
-    def from_events(cls, session: Json, events: Iterable[Json], now: int) -> "SessionSnapshot":
-        """Return the snapshot of a session from its JSON and its complete log."""
-        last_message = last_response = 0
-        for event in events:
-            if event["type"] == "user":
-                last_message = event["seq"]
-            elif event["type"] == "assistant":
-                last_response = event["data"].get("requestHead") or event["seq"]
-        return cls(session, now, last_message > last_response)
-
-    def diagnosis(
-        self, case: Case, headline: str, meaning: str = "", parts: Iterable[Part] = ()
-    ) -> Diagnosis:
-        """Return a diagnosis of this session."""
-        subject = f"Session {line(self.session['sessionID'])}"
-        return Diagnosis(case, subject, headline, meaning, tuple(parts))
+def _under_way(
+    subject: _Subject, session: Result[Any], now: int, *, is_queued: bool
+) -> tuple[Finding, ...]:
+    if session.driver is not None:
+        return _driven(subject, session)
+    if isinstance(session.status, RetryStatus) and session.next_at_ms is not None:
+        return _retrying(subject, session.status, session.next_at_ms - now)
+    if session.pending:
+        later = ("A later message is queued until then.",) if is_queued else ()
+        return _waiting(subject, session.pending, *later)
+    return _idle(subject, session, now)
 
 
-def is_damaged(session: Json) -> bool:
-    """Return whether the log of a session cannot be read."""
-    return (session["problem"] or {}).get("code") == Corrupt.code
-
-
-def diagnose(snapshot: SessionSnapshot, commands: Commands) -> Diagnosis:
-    """Return where the session stands, why it does not move, and which steps continue it."""
-    state = snapshot.session["state"]
-    if state == "failed":
-        return _failure(snapshot, commands)
+def entry_findings(
+    record: SessionRecord,
+    state: str,
+    calls: Sequence[PendingCall] = (),
+    problem: PerdureError | None = None,
+) -> tuple[Finding, ...]:
+    """Return where a session stands by its entry, without its log and its place in the store."""
+    subject = _Subject(record.id, record.tenant, record.agent, record.queue)
+    problem = problem or stored_reason(record.problem, record.problem_text)
+    if state == "failed" or (problem is not None and problem.code == Corrupt.code):
+        return _failed(subject, problem)
     if state in ("completed", "cancelled"):
-        parts = [*_stop_lines(snapshot, commands), *_summary_lines(snapshot, commands)]
-        return snapshot.diagnosis(state, f"is {state}", parts=parts)
-    if snapshot.session["problem"] is not None:
-        return _problem(snapshot, commands)
-    if snapshot.session["driver"] is not None:
-        return _drive(snapshot, commands)
-    return _wait(snapshot, commands)
+        return subject.finding(state.upper(), "ok", f"is {state}.")
+    if problem is not None:
+        return _problem(subject, problem, 0)
+    if state == "waiting" and calls:
+        return _waiting(subject, calls)
+    severity: Severity = "ok" if state == "running" else "waiting"
+    return subject.finding(state.upper(), severity, f"is {state}.")
 
 
-def _stop_lines(snapshot: SessionSnapshot, commands: Commands) -> Parts:
-    """Return lines that say why the last model response is incomplete, if it is."""
-    session, stop_text = snapshot.session, _STOPS.get(snapshot.session["stop"] or "")
-    if stop_text is None:
-        return []
-    command = commands.command("run", session["agent"], "Continue.", "-s", session["sessionID"])
-    return [f"  ! {stop_text}.", _steps(("continue", command))]
+def waiting_call_finding(
+    record: SessionRecord, tool: str, args: Mapping[str, Any], problem: PerdureError
+) -> Finding:
+    """Return the finding about a call that was approved or needs no approval, and cannot start."""
+    subject = _Subject(record.id, record.tenant, record.agent, record.queue)
+    text = f"{call_text(tool, args)} of session {line(record.id)}: {line(problem.message, 300)}"
+    return Finding(
+        code=problem.code,
+        severity=severity_of(problem),
+        subject=record.id,
+        text=f"{text}\nit runs as soon as a worker has an agent and a tool that it fits",
+        missing=problem.details.get("missing"),
+        steps=(subject.cancel(),),
+    )
 
 
-def _summary_lines(snapshot: SessionSnapshot, commands: Commands) -> Parts:
-    """Return lines about a requested summary that does not exist yet."""
-    compaction = snapshot.session["compaction"]
-    if compaction is None:
-        return []
-    if compaction["error"] is not None:
-        return [f"  The summary failed: {line(compaction['error']['error'], 300)}"]
-    if snapshot.session["problem"] is not None:
-        return [
-            "  A summary was requested, but no worker has taken the session (NO_WORKER).",
-            _steps(("start a worker", commands.worker_command(snapshot.session["agent"]))),
+def for_reader(session: S) -> S:
+    """Return a session for a caller who may not operate on it: nothing to do but to read."""
+    findings = tuple([replace(finding, steps=()) for finding in session.findings])
+    return replace(session, findings=findings)
+
+
+# --- over -----------------------------------------------------------------------------------------
+
+
+def _failed(subject: _Subject, error: PerdureError | None) -> tuple[Finding, ...]:
+    if error is None:
+        return subject.finding("FAILED", "error", "failed.", steps=[subject.resume("retry")])
+    notes = [f"hint: {line(error.hint, 300)}"] if error.hint else []
+    if error.code == Corrupt.code:
+        steps = [
+            step("repair", "doctor", subject.id, "--fix", tenant=subject.tenant),
+            step("export", "sessions", "export", subject.id, tenant=subject.tenant),
         ]
-    return ["  A summary is being created."]
+        headline = f"has a damaged log: {line(error.message, 500)}"
+    else:
+        steps = [subject.resume("retry")]
+        headline = f"failed: {line(error.message, 500)}"
+    return subject.finding(error.code, "error", headline, *notes, steps=steps)
 
 
-def _drive(snapshot: SessionSnapshot, commands: Commands) -> Diagnosis:
-    """Return the diagnosis of a session that a worker drives."""
-    worker = line(snapshot.session["driver"]["worker"])
-    calls = _pending_lines(snapshot, commands)
-    if any(call.get("blocking") for call in snapshot.session["pending"]):
-        meaning = "If that worker stops, the call is lost."
-        return snapshot.diagnosis("in_memory", f"waits inside worker {worker}", meaning, calls)
-    return snapshot.diagnosis("running", f"is running; worker {worker} drives it", parts=calls)
+def _over(
+    subject: _Subject, session: Result[Any], problem: PerdureError | None
+) -> tuple[Finding, ...]:
+    """Return the finding about a run that is over: also how its last response or summary ended."""
+    stop_text = _STOPS.get(session.stop or "")
+    code, severity = session.state.upper(), _OK
+    notes: list[str] = []
+    steps: list[Step] = []
+    if stop_text is not None:
+        code, severity = str(session.stop).upper(), "warning"
+        notes.append(f"{stop_text}.")
+        words = ("run", session.agent, "Continue.", "-s", session.session_id)
+        steps.append(step("continue", *words, tenant=subject.tenant))
+    if session.compaction is not None:
+        code, severity, note = _summary(session.compaction, problem)
+        notes.append(note)
+        steps += [worker_step(subject.queue)] if code == NO_WORKER else []
+    headline = f"is {session.state}."
+    missing = subject.worker() if code == NO_WORKER else None
+    return subject.finding(code, severity, headline, *notes, steps=steps, missing=missing)
 
 
-def _wait(snapshot: SessionSnapshot, commands: Commands) -> Diagnosis:
-    """Return the diagnosis of a session that no worker drives."""
-    session, status, due = snapshot.session, snapshot.session["status"], snapshot.session["nextAt"]
-    resume = commands.command("sessions", "resume", session["sessionID"])
-    if status["type"] == "retry" and due is not None:
-        headline = f"backs off for {age(due - snapshot.now)}: the model request failed"
-        attempt = f"  Attempt {status['attempt']}: {line(status['message'], 300)}"
-        parts: Parts = [attempt, _steps(("retry now", resume))]
-        return snapshot.diagnosis("retrying", headline, parts=parts)
-    if session["pending"]:
-        lines = _pending_lines(snapshot, commands)
-        if snapshot.has_queued_message:
-            lines.append("A later message is queued until then.")
-        meaning = "It is saved, and no process needs to run."
-        headline = f"waits for {waits_text(session['pending'])}"
-        return snapshot.diagnosis("waiting", headline, meaning, lines)
-    return _idle(snapshot, due, _steps(("continue", resume)))
+def _summary(request: SummaryRequest, problem: PerdureError | None) -> tuple[str, Severity, str]:
+    """Return code, severity and text of a requested summary that does not exist yet."""
+    if request.error is not None:
+        return (
+            "SUMMARY_FAILED",
+            "warning",
+            f"The summary failed: {line(request.error.message, 300)}",
+        )
+    if problem is not None:
+        text = "A summary was requested, but no worker has taken the session (NO_WORKER)."
+        return NO_WORKER, "warning", text
+    return "SUMMARY_DUE", "waiting", "A summary is being created."
 
 
-def _idle(snapshot: SessionSnapshot, due: int | None, *steps: Steps) -> Diagnosis:
-    """Return the diagnosis of a session that waits for nothing but a driver."""
-    state = snapshot.session["state"]
+# --- under way ------------------------------------------------------------------------------------
+
+
+def _problem(
+    subject: _Subject, problem: PerdureError, now: int, *, has_agent: bool = True
+) -> tuple[Finding, ...]:
+    """Return the finding about a session that does not continue by itself."""
+    code, text = problem.code, line(problem.message, 300)
+    missing = problem.details.get("missing")
+    if code == NO_WORKER:
+        steps = [worker_step(subject.queue)]
+        steps += [here_step(subject.id, subject.tenant)] if has_agent else []
+        headline = f"{text.removeprefix('it ')} (NO_WORKER)."
+        missing = subject.worker()
+    elif code == HELD_BACK:
+        headline, steps = f"{held_back_text(problem, now)}.", []
+        return subject.finding(
+            code, "warning", f"{headline} {text[:1].upper()}{text[1:]}.", steps=steps
+        )
+    else:
+        headline = f"cannot continue by itself: {text} ({code})."
+        steps = [] if code == START_INTERRUPTED else [subject.cancel()]
+        is_known = missing is None and code not in (START_INTERRUPTED, ARGS_INVALID, DENIED)
+        steps[:0] = [subject.resume("try again")] if is_known else []
+    notes = (line(problem.hint, 300),) if problem.hint else ()
+    return subject.finding(
+        code, severity_of(problem), headline, *notes, steps=steps, missing=missing
+    )
+
+
+def _driven(subject: _Subject, session: Result[Any]) -> tuple[Finding, ...]:
+    """Return the finding about a session that a worker drives."""
+    worker = "" if session.driver is None else line(session.driver.worker)
+    if any(call.blocking for call in session.pending):
+        headline = f"waits inside worker {worker}. If that worker stops, the call is lost."
+        missing = _missing(session.pending)
+        return subject.finding("WAITING_IN_MEMORY", "waiting", headline, missing=missing)
+    return subject.finding("RUNNING", "ok", f"is running; worker {worker} drives it.")
+
+
+def _retrying(subject: _Subject, status: RetryStatus, due_in: int) -> tuple[Finding, ...]:
+    note = f"Attempt {status.attempt}: {line(status.message, 300)}"
+    headline = f"backs off for {age(due_in)}: the model request failed."
+    return subject.finding(
+        "RETRYING", "waiting", headline, note, steps=[subject.resume("retry now")]
+    )
+
+
+def _waiting(subject: _Subject, calls: Sequence[PendingCall], *notes: str) -> tuple[Finding, ...]:
+    waits = waits_text([call.kind for call in calls])
+    headline = f"waits for {waits}. It is saved, and no process needs to run."
+    return subject.finding("WAITING", "waiting", headline, *notes, missing=_missing(calls))
+
+
+def _missing(calls: Iterable[PendingCall]) -> str | None:
+    """Return who and what settles the calls, each once."""
+    findings = [call.findings[-1] for call in calls]
+    names = list(dict.fromkeys(item.missing for item in findings if item.missing))
+    return ", ".join((*names[:_MOST_MISSING], *(["…"] * (len(names) > _MOST_MISSING)))) or None
+
+
+def _idle(subject: _Subject, session: Result[Any], now: int) -> tuple[Finding, ...]:
+    """Return the finding about a session that waits for nothing but a driver."""
+    state, due = session.state, session.next_at_ms
+    steps = [subject.resume("continue")]
     if state == "pending" and due is None:
-        headline = "was forked or imported, and has not been continued yet"
-        return snapshot.diagnosis("not_started", headline, parts=steps)
-    if due is None or due - snapshot.now < SHOW_WAIT_FROM_MS:
-        return snapshot.diagnosis("due", f"is {state}")
-    wait = age(due - snapshot.now)
+        headline = "was forked or imported, and has not been continued yet."
+        return subject.finding("NOT_STARTED", "waiting", headline, steps=steps)
+    if due is None or due - now < SHOW_WAIT_FROM_MS:
+        return subject.finding("DUE", "waiting", f"is {state}.", missing=subject.worker())
+    wait = age(due - now)
     # A message that was recorded while the clock was ahead is due at its own instant.
-    if snapshot.session["updatedAt"] > snapshot.now:
-        reason = "the clock was ahead when its message was recorded"
-        return snapshot.diagnosis("due", f"is {state}, and due in {wait}: {reason}", parts=steps)
-    note = f"  A worker tries again in {wait}: the pause grows with each process that stops."
-    headline = f"is {state}, but the process that drove it has stopped"
-    return snapshot.diagnosis("stopped", headline, parts=[note, *steps])
-
-
-def _failure(snapshot: SessionSnapshot, commands: Commands) -> Diagnosis:
-    error = snapshot.session["error"]
-    headline = "failed" + (f": {line(error['error'], 500)}" if error else "")
-    lines: Parts = []
-    if error is not None and error["hint"]:
-        lines.append(f"  hint: {line(error['hint'], 300)}")
-    session_id = snapshot.session["sessionID"]
-    if is_damaged(snapshot.session):
-        repair = ("repair", commands.command("doctor", session_id, "--fix"))
-        export = ("export", commands.command("sessions", "export", session_id))
-        headline = f"has a damaged log: {line(error['error'], 500)}" if error else headline
-        return snapshot.diagnosis("damaged", headline, parts=[*lines, _steps(repair, export)])
-    retry = ("retry", commands.command("sessions", "resume", session_id))
-    return snapshot.diagnosis("failed", headline, parts=[*lines, _steps(retry)])
-
-
-def _problem(snapshot: SessionSnapshot, commands: Commands) -> Diagnosis:
-    """Return the diagnosis of a session that cannot continue by itself."""
-    session, problem = snapshot.session, snapshot.session["problem"]
-    text, agent = line(problem["error"], 300), line(session["agent"])
-    resume = ("continue here", commands.command("sessions", "resume", session["sessionID"]))
-    cancel = ("cancel", commands.command("sessions", "cancel", session["sessionID"]))
-    if problem["code"] == "NO_WORKER":
-        start = ("start a worker", commands.worker_command(agent, session["queue"]))
-        steps = _steps(start, *([resume] if commands.has_code else []))
-        headline = f"{text.removeprefix('it ')} (NO_WORKER)"
-        return snapshot.diagnosis("no_worker", headline, parts=[steps])
-    if problem["code"] == HELD_BACK:
-        since = snapshot.now - (session["nextAt"] or snapshot.now)
-        headline = f"is held back (HELD_BACK), and has been for {age(since)}"
-        return snapshot.diagnosis("due", headline, f"{text[:1].upper()}{text[1:]}.", [])
-    parts = _pending_lines(snapshot, commands)
-    match problem["code"]:
-        case "AGENT_UNKNOWN":
-            command = f"perdure worker --app MODULE:NAME, where {agent!r} is defined"
-            parts = [_steps(("start a worker", command), cancel)]
-        case "MCP_SERVER_DOWN":
-            fix = ("fix", line(problem["hint"] or "the MCP server", 300))
-            parts = [_steps(fix, resume, cancel), *parts]
-        case "START_INTERRUPTED":
-            pass
-        case _:
-            command = "perdure worker, with an agent that has this tool; it runs the approved call"
-            parts = [_steps(("start a worker", command), cancel), *parts]
-    headline = f"cannot continue by itself: {text} ({problem['code']})"
-    return snapshot.diagnosis("blocked", headline, parts=parts)
-
-
-def _pending_lines(snapshot: SessionSnapshot, commands: Commands) -> Parts:
-    notes: Parts = []
-    for call in snapshot.session["pending"]:
-        text = pending_line(call, call["timeout"], snapshot.now)
-        since = snapshot.now - call["time"]["created"]
-        if since >= SHOW_AGE_FROM_MS:
-            text += f", waiting for {age(since)}"
-        code = call.get("problem") or ""
-        problem = f"{code}: {PROBLEMS.get(code, '')}".rstrip(": ")
-        notes.append(CallNote(call["id"], text, problem, pending_steps(call, commands)))
-    return notes
-
-
-def _steps(*steps: tuple[str, str]) -> Steps:
-    return tuple(Step(*step) for step in steps)
+    if session.updated_at_ms > now:
+        cause = "the clock was ahead when its message was recorded"
+        headline = f"is {state}, and due in {wait}: {cause}."
+        return subject.finding("CLOCK", "warning", headline, steps=steps)
+    note = f"A worker tries again in {wait}: the pause grows with each process that stops."
+    headline = f"is {state}, but the process that drove it has stopped."
+    return subject.finding("STOPPED", "warning", headline, note, steps=steps)

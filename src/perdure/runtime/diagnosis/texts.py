@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.core.durations import format_ms
+from perdure.errors import PerdureError
 
 # Control characters and changes of writing direction, which foreign text may contain.
 _HARMFUL: Final = re.compile(
@@ -17,6 +18,8 @@ _LONGEST_ARGS: Final = 120
 
 def clean(text: str) -> str:
     """Return the text with control characters escaped; line breaks and tabs stay."""
+    if text.isprintable():  # most texts are, and nothing harmful is
+        return text
     return _HARMFUL.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
@@ -44,6 +47,11 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def value_line(value: Any, longest: int = 200) -> str:
+    """Return a JSON value as one line of text, cut if it is longer."""
+    return line(value_text(value), longest)
+
+
 def age(ms: int) -> str:
     """Return a duration in its one or two largest units, rounded: `0.8s`, `24h`, `3d4h`."""
     if ms < 9_950:
@@ -53,6 +61,14 @@ def age(ms: int) -> str:
             ms = (ms + unit // 2) // unit * unit
             break
     return "24h" if ms == 86_400_000 else format_ms(ms)
+
+
+def held_back_text(problem: PerdureError, now: int) -> str:
+    """Return a predicate that says how long one is held back: `is held back (HELD_BACK), …`."""
+    details = problem.details
+    if "until" in details:
+        return f"is held back ({problem.code}), and tried again in {age(details['until'] - now)}"
+    return f"is held back ({problem.code}), and has not moved for {age(now - details['since'])}"
 
 
 def plural(count: int, noun: str, verb: str = "") -> str:

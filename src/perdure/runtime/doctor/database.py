@@ -1,6 +1,6 @@
-"""Checks of a database and everything in it, each finding with a command as its remedy."""
+"""Checks of a database and everything in it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +11,25 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
-from perdure.core.session.queues import DEFAULT, MANY_QUEUES, is_worker
 from perdure.errors import Corrupt, SchemaNewer, StoreError
-from perdure.runtime.diagnosis.commands import Commands
-from perdure.runtime.doctor.checks import (
+from perdure.runtime.diagnosis.agents import overdue
+from perdure.runtime.diagnosis.calls import diagnosed
+from perdure.runtime.diagnosis.queues import due_findings, worker_findings
+from perdure.runtime.diagnosis.reasons import stored_reason
+from perdure.runtime.diagnosis.sessions import entry_findings
+from perdure.runtime.diagnosis.store import (
+    DAMAGED,
     MAX_LISTED,
-    CheckResult,
-    Checks,
-    decode_or_none,
+    Findings,
+    failure,
     fine,
+    warning,
 )
-from perdure.runtime.doctor.integrity import DAMAGED, IntegrityCheckup
+from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.postgres import schema_check, server_checks
-from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.runtime.records.entries import POISONED_STATE
+from perdure.runtime.transfer.readable import decode_or_none
+from perdure.runtime.views import call_view
 from perdure.store.base import Entry
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import Sizes, StoreInspector, Vitals
@@ -36,8 +41,8 @@ from perdure.store.sqlite.inspect import (
     linked_sqlite,
     rate_path,
 )
+from perdure.views.findings import Finding, Step
 
-_GRACE_MS: Final = 10_000  # by then a live worker has acted
 _MAX_AHEAD_MS: Final = 60_000
 _MAX_LEASE_MS: Final = 3_600_000
 _MIN_FREE: Final = 256 * 2**20
@@ -45,24 +50,24 @@ _MIN_FREE: Final = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """Checks one database; `commands` are the remedies."""
+    """Checks one database."""
 
     inspector: StoreInspector
     now: int
-    commands: Commands
     full: bool = False  # also compare every index with its table
+    agents: Collection[str] = ()  # names of those that are defined here
 
-    def checks(self) -> Checks:
+    def checks(self) -> Findings:
         """Yield all checks, the most basic first; ends early if the database cannot be read."""
-        integrity = IntegrityCheckup(self.inspector, self.commands, self.now, self.full)
+        integrity = IntegrityCheckup(self.inspector, self.now, self.full)
         yield from self._all_checks(integrity, integrity.checks())
 
-    def quick_checks(self) -> Checks:
+    def quick_checks(self) -> Findings:
         """Yield the checks that read no logs."""
-        integrity = IntegrityCheckup(self.inspector, self.commands, self.now)
+        integrity = IntegrityCheckup(self.inspector, self.now)
         yield from self._all_checks(integrity, ())
 
-    def _all_checks(self, integrity: IntegrityCheckup, more: Iterable[CheckResult]) -> Checks:
+    def _all_checks(self, integrity: IntegrityCheckup, more: Iterable[Finding]) -> Findings:
         try:
             yield from self._environment()
             vitals = self.inspector.vitals(self.now)
@@ -70,10 +75,10 @@ class Checkup:
             yield from _unreadable(integrity, error, more)
             return
         except SchemaNewer as error:
-            yield CheckResult("finding", "SCHEMA_NEWER", error.message, error.hint or "")
+            yield failure("SCHEMA_NEWER", error.message, *_notes(error))
             return
         except StoreError as error:
-            yield CheckResult("finding", error.code, error.message, error.hint or "")
+            yield failure(error.code, error.message, *_notes(error))
             return
         yield self._schema(vitals)
         try:
@@ -88,7 +93,7 @@ class Checkup:
 
     # --- environment ----------------------------------------------------------------------------
 
-    def _environment(self) -> Checks:
+    def _environment(self) -> Findings:
         if isinstance(self.inspector, PostgresInspector):
             yield from server_checks(self.inspector.server())
         if isinstance(self.inspector, SqliteInspector):
@@ -96,19 +101,17 @@ class Checkup:
         if isinstance(self.inspector, SqliteInspector | FilesInspector):
             yield self._file_system(self.inspector.path)
 
-    def _file_system(self, path: Path) -> CheckResult:
+    def _file_system(self, path: Path) -> Finding:
         kind, rating = rate_path(path)
         if rating == "network":
             text = f"{path} is on a network file system ({kind})"
-            return CheckResult("finding", "NETWORK_FILE_SYSTEM", text, "move it to a local disk")
+            return warning("NETWORK_FILE_SYSTEM", text, "move it to a local disk")
         if rating == "doubtful":
             text = f"{path} is in a folder shared with another machine ({kind})"
-            return CheckResult(
-                "finding", "SHARED_FOLDER", text, "move it to a disk of this machine"
-            )
+            return warning("SHARED_FOLDER", text, "move it to a disk of this machine")
         return fine("FILE_SYSTEM", f"file system: {kind or 'unknown'}")
 
-    def _schema(self, vitals: Vitals) -> CheckResult:
+    def _schema(self, vitals: Vitals) -> Finding:
         if isinstance(self.inspector, PostgresInspector):
             return schema_check(vitals.schema)
         if not isinstance(self.inspector, SqliteInspector):
@@ -121,156 +124,57 @@ class Checkup:
 
     # --- contents -------------------------------------------------------------------------------
 
-    def _contents(self, vitals: Vitals) -> Checks:
+    def _contents(self, vitals: Vitals) -> Findings:
         yield _space_check(self.inspector.sizes())
-        yield from self._clock(vitals)
-        yield from self._workers(vitals)
-        yield from self._due(vitals)
+        yield self._clock(vitals)
+        yield from worker_findings(vitals, self.now)
+        yield from due_findings(vitals, self.now, self.agents)
         yield from self._stuck()
         yield from self._poisoned()
         yield from self._calls()
 
-    def _clock(self, vitals: Vitals) -> Checks:
+    def _clock(self, vitals: Vitals) -> Finding:
+        note = "set the clock: deadlines and leases depend on it"
+        show = Step(label="show the clock", command="timedatectl")
         ahead = (vitals.newest or 0) - self.now
         if ahead > _MAX_AHEAD_MS:
-            yield CheckResult(
-                "finding",
-                "CLOCK",
+            text = (
                 f"the newest event is {format_ms(ahead // 1000 * 1000)} in the future: this "
-                "machine's clock is behind, or was ahead",
-                "set the clock (timedatectl): deadlines and leases depend on it",
-                {"aheadMs": ahead},
+                "machine's clock is behind, or was ahead"
             )
-        elif any(until > self.now + _MAX_LEASE_MS for _, until, _ in vitals.holders):
-            yield CheckResult(
-                "finding",
-                "CLOCK",
+            return warning("CLOCK", text, note, steps=[show])
+        if any(until > self.now + _MAX_LEASE_MS for _, until, _ in vitals.holders):
+            text = (
                 "a lease ends more than an hour from now: the clock was set back, or "
-                "PERDURE_LEASE is long; a worker that dies is replaced only then",
-                "set the clock (timedatectl), or wait",
+                "PERDURE_LEASE is long; a worker that dies is replaced only then"
             )
-        else:
-            yield fine("CLOCK", "clock: no event is in the future")
+            return warning("CLOCK", text, "set the clock, or wait", steps=[show])
+        return fine("CLOCK", "clock: no event is in the future")
 
-    def _workers(self, vitals: Vitals) -> Checks:
-        expired = [holder for holder in vitals.holders if holder[1] <= self.now - _GRACE_MS]
-        for name, until, count in expired:
-            silence = format_ms((self.now - until) // 1000 * 1000)
-            text = f"worker {name} has been silent for {silence} beyond its lease"
-            if count:
-                sessions = "1 session" if count == 1 else f"{count} sessions"
-                text = f"{text} and still holds {sessions}"
-            remedy = f"the next worker takes over: {self._any_worker()}"
-            details = {"worker": name, "sessions": count}
-            yield CheckResult("finding", "STALE_LEASE", text, remedy, details)
-        if not expired:
-            alive = sum(is_worker(name) for name, _, _ in vitals.holders)
-            yield fine("WORKERS", f"workers: {alive} alive")
-
-    def _due(self, vitals: Vitals) -> Checks:
-        unserved = self._unserved(vitals)
-        for queue, count in unserved.items():
-            sessions = "1 session is" if count == 1 else f"{count} sessions are"
-            yield CheckResult(
-                "finding",
-                "NO_WORKER",
-                f"{sessions} due in queue {queue}, and no worker serves it",
-                self.commands.worker_command("their agent", queue),
-                {"queue": queue, "due": count},
-            )
-        overdue = [
-            (stream, kind, since)
-            for stream, kind, since in vitals.due.streams
-            if since <= self.now - _GRACE_MS and index.parse_stream_kind(kind)[1] not in unserved
-        ]
-        for stream, kind, since in overdue[:MAX_LISTED]:
-            names = index.parse_session_stream(stream) or ("", stream)
-            agent, queue = index.parse_stream_kind(kind)
-            waits = format_ms((self.now - since) // 1000 * 1000)
-            yield CheckResult(
-                "finding",
-                "NO_WORKER",
-                f"session {names[1]} of agent {agent} has been due for {waits}, and no worker "
-                "drives it",
-                self._drive(names[1], agent, queue),
-                {"sessionID": names[1], "tenant": names[0], "agent": agent, "due": since},
-            )
-        if len(overdue) > MAX_LISTED:
-            text = f"{vitals.due.count} sessions in all"
-            yield CheckResult("finding", "NO_WORKER", text, self._any_worker())
-        if not overdue and not unserved:
-            yield fine("DUE", "sessions: none is due without a driver")
-
-    def _unserved(self, vitals: Vitals) -> dict[str, int]:
-        """Return the queues with due sessions that no live worker serves.
-
-        `default` is not among them: any worker may serve it, and only time tells.
-        """
-        served = workers_by_queue(vitals, self.now)
-        due = {} if served[MANY_QUEUES] else due_by_queue(vitals)
-        return {name: due[name] for name in sorted(due) if name != DEFAULT and not served[name]}
-
-    def _drive(self, session: str, agent: str, queue: str) -> str:
-        start = self.commands.worker_command(agent, queue)
-        if not self.commands.has_code:
-            return start
-        return f"{start}; or: {self.commands.command('sessions', 'resume', session)}"
-
-    def _any_worker(self) -> str:
-        return self.commands.command("worker") if self.commands.has_code else "perdure worker"
-
-    def _stuck(self) -> Checks:
+    def _stuck(self) -> Findings:
         records = self._sessions("stuck")
         for record in records[:MAX_LISTED]:
-            yield CheckResult(
-                "finding",
-                record.problem or "STUCK",
-                f"session {record.id} cannot continue: {record.problem_text or record.problem}",
-                self.commands.command("sessions", "show", record.id),
-                {"sessionID": record.id, "tenant": record.tenant},
-            )
+            yield from entry_findings(record, "waiting")
         if not records:
             yield fine("STUCK", "sessions: none is stuck")
 
-    def _poisoned(self) -> Checks:
+    def _poisoned(self) -> Findings:
         records = self._sessions(POISONED_STATE)
         for record in records[:MAX_LISTED]:
-            resume = self.commands.command("sessions", "resume", record.id)
-            yield CheckResult(
-                "finding",
-                index.POISONED,
-                f"{index.session_label(record.tenant, record.id)} of agent {record.agent} failed: "
-                f"{record.problem_text or record.problem}",
-                f"read the logs of the workers and remove the cause, then: {resume}",
-                {"sessionID": record.id, "tenant": record.tenant, "agent": record.agent},
-            )
+            yield from entry_findings(record, "failed")
         if not records:
             yield fine(index.POISONED, "sessions: none stops its processes")
 
-    def _calls(self) -> Checks:
+    def _calls(self) -> Findings:
         calls = self._open_calls()
-        overdue = [
-            call for call in calls if call.due is not None and call.due <= self.now - _GRACE_MS
+        listed = [
+            (call, problem)
+            for call in calls
+            if (problem := stored_reason(call.problem) or overdue(call, self.now)) is not None
         ]
-        for call in overdue[:MAX_LISTED]:
-            text = f"{call.tool} ({call.id}) of session {call.session_id} is past its deadline"
-            remedy = f"any worker expires it: {self.commands.worker_command(call.agent)}"
-            details = {"pendingID": call.id, "due": call.due}
-            yield CheckResult("finding", "OVERDUE", text, remedy, details)
-        interrupted = [call for call in calls if call.problem == "START_INTERRUPTED"]
-        for call in interrupted[:MAX_LISTED]:
-            yield CheckResult(
-                "finding",
-                "START_INTERRUPTED",
-                f"{call.tool} ({call.id}) of session {call.session_id} was being started when its "
-                "process stopped; it may or may not have started",
-                "look at the external system, then: "
-                + self.commands.command("pending", "result", call.id, "--output", "…")
-                + " or "
-                + self.commands.command("pending", "cancel", call.id),
-                {"pendingID": call.id, "externalRef": call.external_ref},
-            )
-        if not overdue and not interrupted:
+        for call, problem in listed[:MAX_LISTED]:
+            yield diagnosed(call_view(call), problem).findings[0]
+        if not listed:
             yield fine("CALLS", f"calls: {len(calls)} open, none is overdue")
 
     def _sessions(self, state: str) -> list[SessionRecord]:
@@ -294,9 +198,9 @@ class Checkup:
         return records
 
 
-def _unreadable(integrity: IntegrityCheckup, error: Corrupt, more: Iterable[CheckResult]) -> Checks:
+def _unreadable(integrity: IntegrityCheckup, error: Corrupt, more: Iterable[Finding]) -> Findings:
     """Yield the damage of a database of which not even the numbers can be read."""
-    findings: list[CheckResult] = []
+    findings: list[Finding] = []
     with suppress(Corrupt):
         findings += more
     if not any(finding.code == DAMAGED for finding in findings):
@@ -304,10 +208,14 @@ def _unreadable(integrity: IntegrityCheckup, error: Corrupt, more: Iterable[Chec
     yield from findings
 
 
-def _sqlite_check(sqlite: LinkedSqlite) -> CheckResult:
+def _notes(error: StoreError) -> tuple[str, ...]:
+    return () if error.hint is None else (error.hint,)
+
+
+def _sqlite_check(sqlite: LinkedSqlite) -> Finding:
     if sqlite.number < (3, 35):
         text = f"SQLite {sqlite.version} is linked; perdure needs 3.35 or newer"
-        return CheckResult("finding", "SQLITE_OLD", text, "use a Python with a newer SQLite")
+        return failure("SQLITE_OLD", text, "use a Python with a newer SQLite")
     if not sqlite.has_wal_reset_bug:
         return fine("SQLITE", f"SQLite {sqlite.version}, without the WAL-reset bug")
     return fine(
@@ -318,11 +226,11 @@ def _sqlite_check(sqlite: LinkedSqlite) -> CheckResult:
     )
 
 
-def _space_check(sizes: Sizes) -> CheckResult:
+def _space_check(sizes: Sizes) -> Finding:
     if sizes.disk_free is None:
         return fine("SPACE", f"the database takes {sizes.file / 2**20:,.1f} MiB")
     free = f"{sizes.disk_free / 2**20:,.0f} MiB free"
     if sizes.disk_free >= max(_MIN_FREE, sizes.file // 10):
         return fine("SPACE", f"disk: {free}, the database takes {sizes.file / 2**20:,.1f} MiB")
     remedy = "free some space: nothing can be recorded on a full disk"
-    return CheckResult("finding", "SPACE", f"disk: only {free}", remedy, {"free": sizes.disk_free})
+    return warning("SPACE", f"disk: only {free}", remedy)

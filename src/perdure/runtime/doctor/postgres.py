@@ -3,9 +3,10 @@
 from typing import Final
 
 from perdure.core.durations import format_ms
-from perdure.runtime.doctor.checks import CheckResult, Checks, fine
+from perdure.runtime.diagnosis.store import Findings, failure, fine, warning
 from perdure.store.postgres.connections import OLDEST
 from perdure.store.postgres.inspect import PostgresServerInfo, known_schema
+from perdure.views.findings import Finding, Step
 
 _SKEW_MS: Final = 5_000
 _MANY_DEAD: Final = 100_000
@@ -20,13 +21,13 @@ _REQUIRED: Final = {
     "synchronous_commit": "commits of other programs can be lost (perdure turns it on for its own)",
 }
 _REMEDIES: Final = {
-    "transaction": "end it: SELECT pg_terminate_backend({});",
-    "prepared transaction": "end it: ROLLBACK PREPARED '{}';",
-    "replication slot": "drop it if it is not needed: SELECT pg_drop_replication_slot('{}');",
+    "transaction": ("end it", "SELECT pg_terminate_backend({});"),
+    "prepared transaction": ("end it", "ROLLBACK PREPARED '{}';"),
+    "replication slot": ("drop it if it is not needed", "SELECT pg_drop_replication_slot('{}');"),
 }
 
 
-def server_checks(server: PostgresServerInfo) -> Checks:
+def server_checks(server: PostgresServerInfo) -> Findings:
     """Yield all checks of the server, the most dangerous first."""
     yield _version(server)
     yield from _settings(server)
@@ -36,7 +37,7 @@ def server_checks(server: PostgresServerInfo) -> Checks:
     yield from _vacuum(server)
 
 
-def schema_check(schema: int) -> CheckResult:
+def schema_check(schema: int) -> Finding:
     """Compare the schema of the database with the newest that this program knows."""
     newest = known_schema()
     if schema == newest:
@@ -47,87 +48,83 @@ def schema_check(schema: int) -> CheckResult:
     return fine("SCHEMA", f"schema {schema}; perdure db migrate upgrades it to {newest}")
 
 
-def _version(server: PostgresServerInfo) -> CheckResult:
+def _version(server: PostgresServerInfo) -> Finding:
     version = server.settings.get("server_version", "?")
     if int(server.settings.get("server_version_num", "0")) >= OLDEST:
         return fine("POSTGRES", f"PostgreSQL {version}")
     text = f"PostgreSQL {version}; perdure needs 13 or newer"
-    return CheckResult("finding", "POSTGRES_OLD", text, "upgrade the server")
+    return failure("POSTGRES_OLD", text, "upgrade the server")
 
 
-def _settings(server: PostgresServerInfo) -> Checks:
+def _settings(server: PostgresServerInfo) -> Findings:
     wrong = [name for name in _REQUIRED if server.settings.get(name) == "off"]
     for name in wrong:
-        yield CheckResult(
-            "finding",
-            name.upper(),
-            f"{name} is off: {_REQUIRED[name]}",
-            f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();",
-            {"setting": name},
-        )
+        sql = f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+        text = f"{name} is off: {_REQUIRED[name]}"
+        yield warning(name.upper(), text, steps=[_sql("turn it on", sql)])
     if not wrong:
         yield fine("SETTINGS", f"settings: {', '.join(_REQUIRED)} are on")
 
 
-def _replicas(server: PostgresServerInfo) -> CheckResult:
+def _replicas(server: PostgresServerInfo) -> Finding:
     if server.synchronous:
         return fine("REPLICAS", f"replicas: {server.synchronous} synchronous of {server.replicas}")
     if server.settings.get("synchronous_standby_names"):
         text = "synchronous_standby_names is set, but no standby is connected: no commit returns"
-        return CheckResult("finding", "REPLICA_MISSING", text, "start the standby, or name another")
+        return failure("REPLICA_MISSING", text, "start the standby, or name another")
     return fine("REPLICAS", f"replicas: {server.replicas}, none synchronous; {_REPLICAS}")
 
 
-def _clock(server: PostgresServerInfo) -> CheckResult:
+def _clock(server: PostgresServerInfo) -> Finding:
     if abs(server.ahead_ms) <= _SKEW_MS:
         return fine("CLOCK_SKEW", "clock: this machine and the server agree")
     way = "ahead of" if server.ahead_ms > 0 else "behind"
     skew = format_ms(abs(server.ahead_ms) // 1000 * 1000)
-    return CheckResult(
-        "finding",
-        "CLOCK_SKEW",
+    text = (
         f"the server's clock is {skew} {way} this machine's; deadlines and leases count by the "
-        "server's, whatever the workers' clocks say",
-        "set the clocks (timedatectl)",
-        {"aheadMs": server.ahead_ms},
+        "server's, whatever the workers' clocks say"
     )
+    show = Step(label="show the clock", command="timedatectl")
+    return warning("CLOCK_SKEW", text, "set the clocks", steps=[show])
 
 
-def _indexes(server: PostgresServerInfo) -> Checks:
+def _indexes(server: PostgresServerInfo) -> Findings:
     for name, sql in server.missing.items():
         text = f"the index {name} is missing or not valid: lookups read the whole table"
         create = sql.replace("INDEX ", "INDEX CONCURRENTLY ", 1)
-        remedy = f"DROP INDEX IF EXISTS {name}; {create}"
-        yield CheckResult("finding", "INDEX_MISSING", text, remedy, {"index": name})
+        again = _sql("create it again", f"DROP INDEX IF EXISTS {name}; {create}")
+        yield warning("INDEX_MISSING", text, steps=[again])
     if not server.missing:
         yield fine("INDEXES", "indexes: all exist and are valid")
 
 
-def _vacuum(server: PostgresServerInfo) -> Checks:
+def _vacuum(server: PostgresServerInfo) -> Findings:
     findings = [*_blockers(server), *_dead_rows(server)]
     if server.settings.get("autovacuum") == "off":
-        remedy = "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf();"
-        findings.append(
-            CheckResult("finding", "AUTOVACUUM", "autovacuum is off: tables only grow", remedy)
-        )
+        sql = "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf();"
+        text = "autovacuum is off: tables only grow"
+        findings.append(warning("AUTOVACUUM", text, steps=[_sql("turn it on", sql)]))
     yield from findings or [fine("VACUUM", "vacuum: nothing blocks it")]
 
 
-def _blockers(server: PostgresServerInfo) -> Checks:
+def _blockers(server: PostgresServerInfo) -> Findings:
     for blocker in server.blockers:
         age = blocker.age_ms
         since = "" if age is None else f" for {format_ms(age // 1000 * 1000)}"
-        yield CheckResult(
-            "finding",
+        label, sql = _REMEDIES[blocker.kind]
+        yield warning(
             "VACUUM_BLOCKED",
             f"the {blocker.kind} {blocker.name} has kept dead rows from being removed{since}",
-            _REMEDIES[blocker.kind].format(blocker.name),
-            {"kind": blocker.kind, "name": blocker.name},
+            steps=[_sql(label, sql.format(blocker.name))],
         )
 
 
-def _dead_rows(server: PostgresServerInfo) -> Checks:
+def _dead_rows(server: PostgresServerInfo) -> Findings:
     for table in server.tables:
         if table.dead_rows > max(_MANY_DEAD, table.rows):
             text = f"{table.name} has {table.dead_rows:,} dead rows beside {table.rows:,} live ones"
-            yield CheckResult("finding", "DEAD_ROWS", text, f"VACUUM {table.name};")
+            yield warning("DEAD_ROWS", text, steps=[_sql("remove them", f"VACUUM {table.name};")])
+
+
+def _sql(label: str, statement: str) -> Step:
+    return Step(label=label, command=statement)

@@ -11,7 +11,8 @@ from perdure.core.log.events import StampedEvent
 from perdure.core.session.child_tasks import TASK
 from perdure.core.tasks.record import BACKGROUND
 from perdure.core.transfer.salvage import INCOMPLETE_TEXT, SalvagedLog, salvage
-from perdure.errors import Conflict, StoreError
+from perdure.errors import StoreError
+from perdure.runtime.diagnosis.store import is_damage
 from perdure.runtime.doctor.children import with_child_events
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.runtime.transfer.create import NewSession, create_session, session_from_log
@@ -33,9 +34,9 @@ class Rebuild:
     def create(cls, checkup: SessionCheckup, now: int) -> "Rebuild":
         """Decide what becomes of each open call, from what can be read."""
         issues = [
-            {"type": check.code, "details": check.text}
+            {"type": check.code, "details": check.text.partition("\n")[0]}
             for check in checkup.checks()
-            if check.level == "corrupt"
+            if is_damage(check)
         ]
         remains = read_remains(checkup.stream, checkup.log)
         return cls(checkup, salvage(remains, issues, now))
@@ -84,16 +85,10 @@ async def rebuild_session(
     The file is beside the store, or in `folder` (the current one) for a store without files.
     Raises Conflict BEING_RESUMED while a process drives it: its log is still changing.
     """
-    tenant, session_id, *_ = checkup.names
-    if checkup.is_held:
-        raise Conflict(
-            f"session {session_id!r} is driven by {checkup.stream.holder}",
-            code="BEING_RESUMED",
-            hint="stop the workers first",
-        )
+    checkup.require_free()
     now = store.now()
     rebuild = Rebuild.create(checkup, now)
-    log = await with_child_events(store, tenant, rebuild.salvaged.events, now)
+    log = await with_child_events(store, checkup.names.tenant, rebuild.salvaged.events, now)
     session = await _new_session(store, checkup, log, now)
     original = inspector.save_original(checkup.stream.stream, folder or Path.cwd())
     try:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from perdure.core.session.child_tasks import TASK, task_key
 from perdure.core.session.naming import session_key, session_label
-from perdure.errors import Conflict, Corrupt
+from perdure.errors import Corrupt
 from perdure.runtime.doctor.rows import restored_stream
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.store.inspect import StoreInspector
@@ -17,13 +17,8 @@ def restore_rows(inspector: StoreInspector, checkup: SessionCheckup) -> SessionC
     removed. The new checkup says whether it has to be rebuilt too. Raises Conflict BEING_RESUMED
     while a process drives it.
     """
+    checkup.require_free()
     names = checkup.names
-    if checkup.is_held:
-        raise Conflict(
-            f"session {names.session_id!r} is driven by {checkup.stream.holder}",
-            code="BEING_RESUMED",
-            hint="stop the workers first",
-        )
     stream = checkup.stream.stream
     if checkup.needs_row:
         row = restored_stream(inspector, checkup.stream, names, checkup.log.events, checkup.now)
@@ -38,4 +33,4 @@ def restore_rows(inspector: StoreInspector, checkup: SessionCheckup) -> SessionC
     if restored is None:
         label = session_label(names.tenant, names.session_id)
         raise Corrupt(f"the row of {label} could not be written", hint="restore a backup")
-    return SessionCheckup.create(restored, checkup.now, checkup.commands)
+    return SessionCheckup.create(restored, checkup.now)

@@ -1,8 +1,7 @@
 """Checks of one session in its store."""
 
-import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.core.conversation.messages import conversation
@@ -12,20 +11,32 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.calls import Call, CallStatus
-from perdure.core.session.state import State, fold
+from perdure.core.session.child_tasks import TASK, decode_task
+from perdure.core.session.state import State
+from perdure.core.tasks.record import BACKGROUND, newest_first_key
 from perdure.core.transfer.open_calls import open_records
-from perdure.runtime.diagnosis.commands import Commands
-from perdure.runtime.doctor.checks import (
+from perdure.errors import Conflict
+from perdure.runtime.diagnosis.steps import session_step, step
+from perdure.runtime.diagnosis.store import (
     MAX_LISTED,
-    CheckResult,
-    Checks,
-    decode_or_none,
-    restore_command,
+    Findings,
+    failure,
+    fine,
+    is_damage,
+    unrepairable,
+    warning,
 )
 from perdure.runtime.doctor.rows import session_names
 from perdure.runtime.transfer.create import SessionNames
-from perdure.runtime.transfer.readable import ReadableLog, read_readable, session_record_of
+from perdure.runtime.transfer.readable import (
+    ReadableLog,
+    decode_or_none,
+    read_readable,
+    session_record_of,
+)
 from perdure.store.inspect import StreamInspection
+from perdure.store.shared.damage import DAMAGED
+from perdure.views.findings import Finding, Step
 
 _REBUILDABLE: Final = frozenset(
     {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_UNREADABLE", "ENTRY_MISSING", "ORPHANED_ENTRY"}
@@ -36,22 +47,25 @@ _NOT_DUE: Final = "NOT_DUE"
 
 @dataclass(frozen=True, slots=True)
 class SessionCheckup:
-    """Checks one session; every finding has a remedy."""
+    """Checks one session."""
 
     stream: StreamInspection
     now: int
-    commands: Commands
     log: ReadableLog
-    state: State = field(default_factory=State)
     is_writable: bool = True  # False: nothing should be written to the damaged file
 
     @classmethod
     def create(
-        cls, stream: StreamInspection, now: int, commands: Commands, *, is_writable: bool = True
+        cls, stream: StreamInspection, now: int, *, is_writable: bool = True
     ) -> "SessionCheckup":
         """Return the checkup of a stream."""
         log = read_readable(stream)
-        return cls(stream, now, commands, log, fold(log.events), is_writable)
+        return cls(stream, now, log, is_writable)
+
+    @property
+    def state(self) -> State:
+        """The session as its readable events have it."""
+        return self.log.state
 
     @property
     def names(self) -> SessionNames:
@@ -64,7 +78,17 @@ class SessionCheckup:
         until = self.stream.holder_until
         return self.stream.holder is not None and until is not None and until > self.now
 
-    def checks(self) -> Checks:
+    def require_free(self) -> None:
+        """Raise Conflict BEING_RESUMED while a process drives the session, or may still do so."""
+        if self.is_held:
+            rest_s = -(((self.stream.holder_until or 0) - self.now) // -1000)
+            raise Conflict(
+                f"session {self.names.session_id!r} is driven by {self.stream.holder}",
+                code="BEING_RESUMED",
+                hint=f"stop the workers first; after a worker was killed, wait {rest_s} s",
+            )
+
+    def checks(self) -> Findings:
         """Yield all checks: of the log, the lease, the open calls and the conversation."""
         yield from self._row()
         yield from self._log()
@@ -74,12 +98,12 @@ class SessionCheckup:
         yield from self._intents()
         yield from self._conversation()
 
-    def damage(self) -> Checks:
+    def damage(self) -> Findings:
         """Yield what is damaged."""
         for checks in (self._row(), self._log(), self._entries()):
-            yield from (check for check in checks if check.level == "corrupt")
+            yield from (check for check in checks if is_damage(check))
 
-    def findings(self) -> Checks:
+    def findings(self) -> Findings:
         """Yield what a check of the whole store reports, too: why no driver can continue it."""
         damage = list(self.damage())
         yield from damage
@@ -100,17 +124,26 @@ class SessionCheckup:
         """Report whether `--fix` has to write the row of its stream again, before all else."""
         return self.stream.row != "sound"
 
-    def _fix(self, effect: str) -> str:
+    def _fine(self, code: str, text: str) -> Finding:
+        return fine(code, text, subject=self.names.session_id)
+
+    def _step(self, label: str, *words: str) -> Step:
+        """Return a step with a command about this session; `ID` stands for its id."""
+        names = self.names
+        typed = (names.session_id if word == "ID" else word for word in words)
+        return step(label, *typed, tenant=names.tenant)
+
+    def _damage(self, code: str, text: str, effect: str, *exports: Step) -> Finding:
+        """Return a finding about damage; the repair has an effect on it."""
         if not self.is_writable:
-            return restore_command(self.commands)
-        command = self.commands.command("doctor", self.names.session_id, "--fix")
-        if self.names.tenant and "--tenant" not in command:
-            command = f"{command} --tenant {shlex.quote(self.names.tenant)}"
-        return f"{command} {effect}"
+            return unrepairable(code, text, subject=self.names.session_id)
+        steps = [self._step("repair", "doctor", "ID", "--fix"), *exports]
+        note = f"the repair {effect}"
+        return failure(code, text, note, subject=self.names.session_id, steps=steps)
 
     # --- the row ------------------------------------------------------------------------------
 
-    def _row(self) -> Checks:
+    def _row(self) -> Findings:
         tenant, session_id, agent, _ = self.names
         if self.stream.row == "missing":
             name = f"by its entries it is {index.session_label(tenant, session_id)}"
@@ -120,75 +153,70 @@ class SessionCheckup:
                 f"the row of its stream (number {self.stream.number}) is lost; {name}, "
                 f"of agent {agent}"
             )
-            yield CheckResult("corrupt", "STREAM_MISSING", text, self._fix("creates it again"))
+            yield self._damage("STREAM_MISSING", text, "creates it again")
         elif self.stream.row == "damaged":
             text = f"the row of its stream (number {self.stream.number}) is damaged"
-            yield CheckResult("corrupt", "STREAM_DAMAGED", text, self._fix("writes it again"))
+            yield self._damage("STREAM_DAMAGED", text, "writes it again")
 
     # --- the log ------------------------------------------------------------------------------
 
-    def _log(self) -> Checks:
+    def _log(self) -> Findings:
         effect = (
             "keeps the original in a file and continues with the "
             f"{len(self.log.events)} readable events"
         )
-        remedy = self._fix(effect)
-        if self.is_writable:
-            export = self.commands.command("sessions", "export", self.names.session_id)
-            remedy = f"{remedy}; the events before it: {export}"
+        exports = [self._step("export the events before it", "sessions", "export", "ID")]
         for seq, reason in self.log.unreadable[:MAX_LISTED]:
             where = f"event {seq}" if seq else "an event"
             text = f"{where} cannot be read: {reason}"
-            yield CheckResult("corrupt", "EVENT_UNREADABLE", text, remedy, {"seq": seq})
+            yield self._damage("EVENT_UNREADABLE", text, effect, *exports)
         if self.log.missing and not any(seq == 0 for seq, _ in self.log.unreadable):
             text = f"missing events: {_ranges(self.log.missing)}"
-            seqs = {"seqs": list(self.log.missing)}
-            yield CheckResult("corrupt", "EVENTS_MISSING", text, self._fix(effect), seqs)
+            yield self._damage("EVENTS_MISSING", text, effect)
         if not self.log.unreadable and not self.log.missing:
-            yield CheckResult(
-                "ok", "LOG", f"log: {len(self.log.events)} events, complete and in order"
-            )
+            yield self._fine("LOG", f"log: {len(self.log.events)} events, complete and in order")
 
-    def _remarks(self) -> Checks:
+    def _remarks(self) -> Findings:
+        name = self.names.session_id
         for remark in self.stream.remarks:
             if remark.code == "LINES_OF_OTHERS":
-                yield CheckResult("ok", remark.code, f"{remark.text}; they are left unchanged")
+                yield fine(remark.code, f"{remark.text}; they are left unchanged", subject=name)
             elif remark.code == "TORN_TAIL":
-                remedy = f"it is cut before the next event is written; {self._fix('does it now')}"
-                yield CheckResult("finding", remark.code, remark.text, remedy)
+                note = "it is cut before the next event is written"
+                steps = [self._step("cut it now", "doctor", "ID", "--fix")]
+                yield warning(remark.code, remark.text, note, subject=name, steps=steps)
 
-    def _lease(self) -> Checks:
+    def _lease(self) -> Findings:
         if self.needs_row:
             return  # which says nothing, then
         if self.stream.holder is None:
             yield self._due()
         elif self.is_held:
-            yield CheckResult("ok", "LEASE", f"lease: driven by {self.stream.holder}")
+            yield self._fine("LEASE", f"lease: driven by {self.stream.holder}")
         else:
             text = f"{self.stream.holder} still holds it, and its lease has expired"
-            yield CheckResult(
-                "finding", "STALE_LEASE", text, self._fix("frees it; so does any worker")
-            )
+            steps = [self._step("free it, as any worker does", "doctor", "ID", "--fix")]
+            yield warning("STALE_LEASE", text, subject=self.names.session_id, steps=steps)
 
-    def _due(self) -> CheckResult:
+    def _due(self) -> Finding:
         """Return whether a session that no process drives is waiting for one, if it has to be."""
         record = session_record_of(self.stream)
         is_stopped = record is None or record.problem is not None
         is_active = self.state.status == "running" and self.stream.due is None
         if not is_active or is_stopped or any(self.damage()):
-            return CheckResult("ok", "LEASE", "lease: no process drives it")
+            return self._fine("LEASE", "lease: no process drives it")
         text = "it is running, no process drives it, and it is not due: no worker would claim it"
-        resume = self.commands.command("sessions", "resume", self.names.session_id)
-        return CheckResult("finding", _NOT_DUE, text, resume)
+        steps = [session_step("continue", "resume", self.names.session_id, self.names.tenant)]
+        return failure(_NOT_DUE, text, subject=self.names.session_id, steps=steps)
 
     # --- open calls -----------------------------------------------------------------------------
 
-    def _entries(self) -> Checks:
-        findings = [*self._unreadable_entries(), *self._unmatched()]
+    def _entries(self) -> Findings:
+        findings = [*self._unreadable_entries(), *self._unmatched(), *self._unlisted()]
         yield from findings
         if not findings:
             text = f"calls: {len(self.open_calls())} open, each can be settled"
-            yield CheckResult("ok", "ENTRIES", text)
+            yield self._fine("ENTRIES", text)
 
     def open_calls(self) -> dict[str, PendingRecord]:
         """Return the open calls by their ids, as the log has them."""
@@ -196,79 +224,89 @@ class SessionCheckup:
         records = open_records(self.log.events, session_id, tenant, agent)
         return {record.id: record for record in records}
 
-    def _unreadable_entries(self) -> Checks:
+    def _unreadable_entries(self) -> Findings:
         decoders: dict[str, Callable[[bytes], Any]] = {
             "session": index.decode,
             "pending": pending.decode,
+            TASK: decode_task,
         }
         kinds = set()
         for kind, key, _, data in self.stream.entries:
             kinds.add(kind)
-            if kind in decoders and decode_or_none(decoders[kind], data) is None:
+            is_damaged = kind in decoders and decode_or_none(decoders[kind], data) is None
+            if is_damaged or data == DAMAGED:
                 text = f"the {kind} entry {key} cannot be read"
-                yield CheckResult(
-                    "corrupt", "ENTRY_UNREADABLE", text, self._fix("creates it again")
-                )
+                yield self._damage("ENTRY_UNREADABLE", text, "creates it again")
         if "session" not in kinds:
             text = "it cannot be found: its entry is missing"
-            yield CheckResult("corrupt", "ENTRY_MISSING", text, self._fix("creates it again"))
+            yield self._damage("ENTRY_MISSING", text, "creates it again")
         record = session_record_of(self.stream)
         if record is not None and (record.tenant, record.id, record.agent) != self.names[:3]:
             other = index.session_label(record.tenant, record.id)
             text = f"its entry is of {other} of agent {record.agent}, and its stream is not"
-            yield CheckResult("corrupt", "ENTRY_UNREADABLE", text, self._fix("creates it again"))
+            yield self._damage("ENTRY_UNREADABLE", text, "creates it again")
 
-    def _unmatched(self) -> Checks:
+    def _unmatched(self) -> Findings:
         """Yield open calls without an entry, and entries without an open call."""
         entries = {key: data for kind, key, _, data in self.stream.entries if kind == "pending"}
         calls = self.open_calls()
         for call in calls.values():
             if call.id not in entries:
                 text = f"{call.tool} ({call.id}) waits and cannot be settled: its entry is missing"
-                yield CheckResult("corrupt", "ENTRY_MISSING", text, self._fix("creates it again"))
+                yield self._damage("ENTRY_MISSING", text, "creates it again")
         for key, data in entries.items():
             record = decode_or_none(pending.decode, data)
             if record is not None and record.is_open and key not in calls:
                 text = f"{record.tool} ({key}) can be settled, but the session does not wait for it"
-                yield CheckResult("corrupt", "ORPHANED_ENTRY", text, self._fix("removes it"))
+                yield self._damage("ORPHANED_ENTRY", text, "removes it")
 
-    def _intents(self) -> Checks:
+    def _unlisted(self) -> Findings:
+        """Yield background agents without an entry in the lists of tasks."""
+        listed = {
+            (key, version) for kind, key, version, _ in self.stream.entries if kind == BACKGROUND
+        }
+        for kind, _, version, data in self.stream.entries:
+            task = decode_or_none(decode_task, data) if kind == TASK else None
+            if task is None or task.is_cleared:
+                continue
+            key = newest_first_key(task.created_at, task.tenant, task.id)
+            if (key, version) not in listed:
+                text = f"the background agent {task.id} is not listed: its entry is missing"
+                yield self._damage("ENTRY_MISSING", text, "creates it again")
+
+    def _intents(self) -> Findings:
+        names = self.names
+        steps = [session_step("continue", "resume", names.session_id, names.tenant)]
+        note = "the next driver reports it to the model, repeats it or asks, as its tool says"
         for call in self._interrupted_calls():
-            yield CheckResult(
-                "finding",
-                "OPEN_INTENT",
-                f"{call.tool} ({call.id}) has no outcome; it may or may not have run",
-                "the next driver reports it to the model, repeats it or asks, as its tool says: "
-                + self.commands.command("sessions", "resume", self.names[1]),
-                {"callID": call.id, "effectID": call.effect_id},
-            )
+            text = f"{call.tool} ({call.id}) has no outcome; it may or may not have run"
+            yield warning("OPEN_INTENT", text, note, subject=names.session_id, steps=steps)
 
     def _interrupted_calls(self) -> list[Call]:
         if self.is_held:
             return []
         return [c for c in self.state.open_calls if c.status is CallStatus.RUNNING]
 
-    def _conversation(self) -> Checks:
+    def _conversation(self) -> Findings:
         yield from self._orphaned_results()
         if self.state.open_calls:
             return  # no model request is sent before they have their results
         issues = repair(conversation(self.log.events)).issues
         for issue in issues[:MAX_LISTED]:
             text = f"model requests will be repaired: [{issue.type}] {issue.details}"
-            remedy = "nothing to do: every model request is repaired"
-            yield CheckResult("finding", "MENDED", text, remedy)
+            note = "nothing to do: every model request is repaired"
+            yield warning("MENDED", text, note, subject=self.names.session_id)
         if not issues:
-            yield CheckResult(
-                "ok", "CONVERSATION", "conversation: every provider accepts it as it is"
-            )
+            yield self._fine("CONVERSATION", "conversation: every provider accepts it as it is")
 
-    def _orphaned_results(self) -> Checks:
+    def _orphaned_results(self) -> Findings:
         log = self.log.events
         call_ids = {item.event.id for item in log if isinstance(item.event, events.ToolCall)}
         for seq, event in ((item.seq, item.event) for item in log):
             if isinstance(event, events.ToolResult) and event.tool_call_id not in call_ids:
                 text = f"event {seq} is the result of {event.tool_call_id}, which was never called"
-                yield CheckResult("finding", "ORPHANED_RESULT", text, "it is not sent to a model")
+                note = "it is not sent to a model"
+                yield warning("ORPHANED_RESULT", text, note, subject=self.names.session_id)
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -1,5 +1,6 @@
 """Checks of tasks: files that somebody edited, damaged checkpoints, and the sandbox."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,9 @@ import msgspec
 
 from perdure.core.tasks import facts, record
 from perdure.errors import Corrupt
+from perdure.runtime.diagnosis.store import MAX_LISTED, Findings, failure, fine, warning
+from perdure.runtime.diagnosis.tasks import damaged_task
 from perdure.runtime.diagnosis.texts import plural
-from perdure.runtime.doctor.checks import MAX_LISTED, CheckResult, Checks, fine
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
 from perdure.runtime.tasks.files.layer_files import (
@@ -23,6 +25,7 @@ from perdure.runtime.tasks.files.mirror import stored_content
 from perdure.runtime.tasks.files.place import TaskPlace
 from perdure.sandbox.base import Probe
 from perdure.store.inspect import StoreInspector, StreamInspection
+from perdure.views.findings import Finding, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class TaskCheckup:
     place: TaskPlace
     full: bool = False  # also read every object of every checkpoint
 
-    def checks(self) -> Checks:
+    def checks(self) -> Findings:
         """Yield the findings, and how many tasks were checked."""
         if self.place.marker is None:
             return
@@ -45,11 +48,11 @@ class TaskCheckup:
                 yield finding
         if count > MAX_LISTED:
             text = f"{count - MAX_LISTED} more findings about files of tasks"
-            yield CheckResult("finding", "TASK_FILES", text, "remove the files listed above first")
+            yield warning("TASK_FILES", text, "remove the files listed above first")
         if not count:
             yield fine("TASK_FILES", f"files of tasks: {plural(len(names), 'task')}, as recorded")
 
-    def _findings(self, names: list[str]) -> Iterator[CheckResult]:
+    def _findings(self, names: list[str]) -> Iterator[Finding]:
         for name in names:
             stream = self.inspector.stream(name)
             folder = self.place.folder(name)
@@ -59,10 +62,9 @@ class TaskCheckup:
                 yield from _edited_files(folder, _content(stream))
                 yield from self._checkpoints(folder, stream)
             except Corrupt as error:
-                text = f"task {name}: {error.message}"
-                yield CheckResult("corrupt", "TASK_DAMAGED", text, "restore a backup of the store")
+                yield damaged_task(name, error)
 
-    def _checkpoints(self, folder: Path, stream: StreamInspection) -> Iterator[CheckResult]:
+    def _checkpoints(self, folder: Path, stream: StreamInspection) -> Iterator[Finding]:
         manifests = ManifestFolder(folder)
         for kind, _, _, data in stream.entries:
             if kind != record.CHECKPOINT:
@@ -76,20 +78,19 @@ class TaskCheckup:
                 problem = error.message
             if problem is not None:
                 text = f"checkpoint {entry.id} cannot be restored: {problem}"
-                yield CheckResult(
-                    "finding", "CHECKPOINT_DAMAGED", text, "delete it, and take another one"
-                )
+                note = "delete it, and take another one"
+                yield warning("CHECKPOINT_DAMAGED", text, note, subject=entry.id)
 
 
-def sandbox_check(probe: Probe, *, is_required: bool) -> CheckResult:
+def sandbox_check(probe: Probe, *, is_required: bool) -> Finding:
     """Return whether commands can run in tasks here; without a sandbox a finding if required."""
     if probe.ok:
         names = ", ".join(sorted(probe.guarantees)) or "nothing"
         return fine("SANDBOX", f"commands in tasks: the sandbox {probe.sandbox} guarantees {names}")
     text = f"commands in tasks cannot run: {probe.reason}"
     if is_required:
-        return CheckResult("finding", "SANDBOX_UNAVAILABLE", text, probe.remedy)
-    return CheckResult("ok", "SANDBOX_UNAVAILABLE", text, probe.remedy)
+        return failure("SANDBOX_UNAVAILABLE", text, probe.remedy)
+    return fine("SANDBOX_UNAVAILABLE", f"{text}\n{probe.remedy}")
 
 
 def _content(stream: StreamInspection) -> TaskContent:
@@ -98,7 +99,7 @@ def _content(stream: StreamInspection) -> TaskContent:
     return stored_content(entries, stamped, stream.head)
 
 
-def _edited_files(folder: Path, content: TaskContent) -> Iterator[CheckResult]:
+def _edited_files(folder: Path, content: TaskContent) -> Iterator[Finding]:
     log = b"".join(data for _, data in content.log_units)
     decisions = b"".join(data for _, data in content.decision_units)
     expected = {
@@ -113,11 +114,11 @@ def _edited_files(folder: Path, content: TaskContent) -> Iterator[CheckResult]:
         except OSError:
             continue  # it is written with the next change
         if not _is_as_written(name, present, data):
-            yield CheckResult(
-                "finding",
+            yield warning(
                 "TASK_FILE_EDITED",
                 f"{path} was edited; the store does not have what it says",
-                f"rm {path}, and it is written again at the next change of the task",
+                "without it, it is written again at the next change of the task",
+                steps=[Step(label="remove it", command=shlex.join(("rm", str(path))))],
             )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from perdure.errors import StoreError
+from perdure.runtime import host
 from perdure.runtime.engine.feed import FeedReader
 from perdure.runtime.engine.watchdog import Watchdog
 from perdure.runtime.resources import Resources
@@ -25,7 +26,7 @@ CANCEL_AGAIN_S: Final = 1.0  # a loop may have missed that it was cancelled
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-class BackgroundTask:
+class EngineTask:
     """Runs loops beside the drives, until the runtime closes.
 
     At a close it awaits `drain` while the loops still run, and `cancel` after they have ended.
@@ -64,7 +65,8 @@ class BackgroundTask:
             raise StoreError("the runtime's background task has failed")
         self.is_running = True
         contain_tasks(asyncio.get_running_loop())
-        self._watchdog.start()
+        if host.is_loop_watched():
+            self._watchdog.start()
         for loop in (self._read_feed, self._heartbeat, self._exchange_deltas):
             self._spawn(loop)
         self._main = asyncio.get_running_loop().create_task(self._run())

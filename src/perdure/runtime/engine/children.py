@@ -29,7 +29,7 @@ from perdure.core.session.state import State
 from perdure.errors import Corrupt, NotFound, Refused
 from perdure.runtime.agents.delegation import BACKGROUND_TOOLS, ChildAnswer, ChildWait
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.diagnosis.waits import waiting_answer, waiting_fields
+from perdure.runtime.diagnosis.tasks import waiting_answer, waiting_fields
 from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.children import CANCELLED_REASON
@@ -98,7 +98,7 @@ class SessionChildren(Struct, frozen=True):
         task = (await inbox.find_by_prefix(self.tenant, task_id, self.session_id)).task
         if task.is_active:
             tree = await self.resources.open_trees.of_task(task)
-            waiting = waiting_answer(tree.for_people, self.resources.address.url)
+            waiting = waiting_answer(tree.from_outside, self.resources.address.url)
             return ChildWait(task.mail_id, 0, task_answer(task), waiting)
         mail = await inbox.mail(self.tenant, task.mail_id)
         if mail is not None:
@@ -132,7 +132,9 @@ class SessionChildren(Struct, frozen=True):
         return {"tasks": rows, "count": len(tasks)}
 
     async def _waiting(self, task: ChildTask) -> dict[str, Any]:
-        """Return the calls for which a task waits for approvers, or nothing."""
+        """Return the calls for which an active task waits for approvers, or nothing."""
+        if not task.is_active:
+            return {}
         tree = await self.resources.open_trees.of_task(task)
         return waiting_fields(tree.for_people)
 

@@ -7,17 +7,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.core.conversation.messages import RequestedCall
-from perdure.core.log import events
 from perdure.core.session.calls import Call
 from perdure.core.session.state import State
 from perdure.runtime.agents.delegation import BACKGROUND_TOOLS
 from perdure.runtime.engine.children import SessionChildren
 from perdure.runtime.engine.writer import LeasedWriter
-from perdure.runtime.models.base import Delta
 from perdure.runtime.thread_calls import callable_from_threads
 from perdure.runtime.tools.shell import EXECUTE_COMMAND
-from perdure.runtime.values import Context, Decision, PendingCall
-from perdure.runtime.views import instant
+from perdure.runtime.values import Context
+from perdure.runtime.views import decision_view
+from perdure.views.calls import Decision, PendingCall
+from perdure.views.events import Delta
 
 
 def tool_context(
@@ -92,15 +92,10 @@ def _progress(
 def _decision(call: Call | None) -> Decision | None:
     if call is None or call.decision is None:
         return None
-    return _public_decision(call.decision, call.decided_at)
+    return decision_view(call.decision, call.decided_at)
 
 
 def _raised_decisions(call: Call | None) -> tuple[Decision, ...]:
     if call is None:
         return ()
-    return tuple([_public_decision(event, at) for event, at in call.raised_decisions])
-
-
-def _public_decision(event: events.Decision, at: int) -> Decision:
-    details = (event.args, event.reason, event.note, event.remember)
-    return Decision(event.kind, event.by, event.via, instant(at), *details)
+    return tuple([decision_view(event, at) for event, at in call.raised_decisions])

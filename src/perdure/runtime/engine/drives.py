@@ -18,7 +18,7 @@ from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.engine.background import BackgroundTask
+from perdure.runtime.engine.background import EngineTask
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.heartbeat import LEASE_MS, ClaimingCommit, LeaseHolder
 from perdure.runtime.engine.leases import (
@@ -30,7 +30,7 @@ from perdure.runtime.engine.leases import (
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.resources import Resources
 from perdure.runtime.user_code import CONTAINED, error_line
-from perdure.store.base import Fenced, Gone, Lease, Lost
+from perdure.store.base import Fenced, Gone, Lease, Lost, SuspectLimit
 
 logger = logging.getLogger("perdure")
 
@@ -70,7 +70,7 @@ class Drives:
         self._holder = LeaseHolder(
             resources.store, self._unreturned, lease_ms, self._lose, self._has_drive
         )
-        self.background = BackgroundTask(
+        self.background = EngineTask(
             resources, self._holder.heartbeat, self._drain, self._cancel_all
         )
         self._tasks: dict[asyncio.Task[None], DriversFuture | None] = {}
@@ -146,7 +146,13 @@ class Drives:
             self.background.start()
         return await self._holder.claim_by(commit, join=True)
 
-    async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
+    async def claim(
+        self,
+        kind: str,
+        limit: int,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
+    ) -> list[Lease]:
         """Claim due streams; none while the runtime closes."""
         if self.background.is_closing:
             return []
@@ -154,11 +160,15 @@ class Drives:
             self.background.start()
         if self._holder.has_stale_name and not self.running:
             await self._holder.leave()
-        return await self._holder.claim(kind, limit, only)
+        return await self._holder.claim(kind, limit, only, suspects)
 
     def serve(self, worker: object, queues: frozenset[str]) -> None:
         """Announce, in the holder's name, that a worker here serves these queues."""
         self._holder.serve(worker, queues)
+
+    async def log_held(self) -> None:
+        """Log that sessions whose processes stopped have to wait, or for how long they had to."""
+        await self._suspects.log_held(self._resources.store)
 
     async def release(self, lease: Lease, due: int | None) -> None:
         """Release a lease, now or when the store is available; the stream is due at `due`.
@@ -261,34 +271,46 @@ class Drives:
     async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Driver]:
         pool = agent.agent.worker_pool
         if request.commit is not None:
-            return await self._drivers(agent, await self._holder.claim_by(request.commit))
-        if not self._suspects.may_claim(request.only):
-            return []
+            leases = await self._admitted(await self._holder.claim_by(request.commit))
+            return self._drivers(agent, leases)
         if pool is None:
-            leases = await self.claim(request.kind, request.limit, request.only)
-            return await self._drivers(agent, leases)
+            return await self._claim_up_to(agent, request, request.limit)
         # Under a lock, since the running drives of a bounded pool are counted.
         async with self._pool_locks.setdefault(agent.name, asyncio.Lock()):
             same = [driver for driver in self.running.values() if driver.agent.name == agent.name]
             free = min(request.limit, pool - sum(driver.is_busy for driver in same))
-            leases = await self.claim(request.kind, free, request.only) if free > 0 else []
-            return await self._drivers(agent, leases)
+            return await self._claim_up_to(agent, request, free) if free > 0 else []
 
-    async def _drivers(self, agent: ReadyAgent, leases: list[Lease]) -> list[Driver]:
-        """Return a driver for each lease, except for suspects that must not be driven now."""
-        leases, others = self._suspects.split(leases)
+    async def _claim_up_to(
+        self, agent: ReadyAgent, request: ClaimRequest, limit: int
+    ) -> list[Driver]:
+        with self._suspects.claiming(limit) as suspects:
+            leases = await self.claim(request.kind, limit, request.only, suspects)
+            self._suspects.start(leases)
+        if request.only is None:
+            self._suspects.note_claim(request.kind, suspects, leases)
+        return self._drivers(agent, leases)
+
+    def _drivers(self, agent: ReadyAgent, leases: Sequence[Lease]) -> list[Driver]:
+        """Return a driver for each lease."""
         is_valid = self._holder.is_valid
         drivers = [Driver(self._resources, lease, agent, is_valid) for lease in leases]
         for driver in drivers:
             self.running[driver.lease.stream] = driver
             if is_suspect(driver.lease):
                 driver.on_progress = partial(self._clear_suspect, driver.lease)
-        if others:
-            # Together, before a drive starts, and due at once: this process may be about to stop.
-            now = self._resources.store.now()
-            unused = [UnreturnedLease(lease, now, is_counted=False) for lease in others]
-            await asyncio.gather(*map(self._unreturned.release, unused))
         return drivers
+
+    async def _admitted(self, leases: list[Lease]) -> list[Lease]:
+        """Return the leases of a commit; those of suspects that have to wait are released."""
+        with self._suspects.claiming(1) as suspects:
+            admitted = [lease for lease in leases if lease.tries <= suspects.tries_of_one]
+            self._suspects.start(admitted)
+        for lease in leases:
+            if lease not in admitted:
+                due = self._resources.store.now()
+                await self._unreturned.release(UnreturnedLease(lease, due, is_counted=False))
+        return admitted
 
     def _clear_suspect(self, lease: Lease) -> None:
         """Let a worker claim the sessions that waited until one like them had written."""

@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from perdure.core.session.queues import DEFAULT, worker_name
 from perdure.errors import StoreError
+from perdure.runtime import host
 from perdure.runtime.engine.leases import UnreturnedLeases
 from perdure.runtime.ids import secret_id
 from perdure.runtime.renewals import Renewals
-from perdure.store.base import Lease, Lost, Store, Unknown
+from perdure.store.base import Lease, Lost, Store, SuspectLimit, Unknown
 
 logger = logging.getLogger("perdure")
 
@@ -77,7 +76,13 @@ class LeaseHolder:
         """Return whether a lease is still valid by our own clock."""
         return self._renewals.is_valid(lease.holder)
 
-    async def claim(self, kind: str, limit: int, only: str | None = None) -> list[Lease]:
+    async def claim(
+        self,
+        kind: str,
+        limit: int,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
+    ) -> list[Lease]:
         """Claim due streams, after releasing the leases that are still to be released."""
         if self._unreturned:
             await self._unreturned.release_all(only)
@@ -86,7 +91,7 @@ class LeaseHolder:
             try:
                 if not self._renewals.is_valid(name):  # else this claim would reap its own holder
                     await self._renewals.renew(name)
-                leases = await self._store.claim(name, kind, limit, only=only)
+                leases = await self._store.claim(name, kind, limit, only=only, suspects=suspects)
                 if not self._is_driven(leases):
                     return leases
                 # The database lost the first claim in a crash, and no fence separates the two.
@@ -162,8 +167,7 @@ class LeaseHolder:
             return self._name
         async with self._joining:
             if not self._name:
-                machine = socket.gethostname().split(".")[0][:40] or "host"
-                process = f"{machine}-{os.getpid()}-{secret_id('w')[2:12]}"
+                process = f"{host.process_name()}-{secret_id('w')[2:12]}"
                 self._name_queues = self._queues
                 name = worker_name(process, self._name_queues)
                 await self._renewals.join(name)

@@ -187,8 +187,9 @@ class InFlight:
 
     def cancel_async_calls(self) -> None:
         """Cancel the calls of async tools; each stays in flight until its tool has ended."""
-        for call_id in self._async_calls & self.calls.keys():
-            self.calls[call_id].cancel()
+        for call_id, scope in self.calls.items():
+            if call_id in self._async_calls:
+                scope.cancel()
 
     def cancel_request(self) -> None:
         """Cancel the model request."""

@@ -1,18 +1,20 @@
 """Leases to release: those that could not be released yet are tried again."""
 
 import logging
-import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from perdure.core.log import events
 from perdure.core.session import naming as index
-from perdure.core.session.naming import SUSPECT_FROM_TRY
 from perdure.errors import Corrupt, PerdureError, StoreError
+from perdure.runtime import host
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record
 from perdure.store.base import (
+    SUSPECT_TRIES,
     Fenced,
     Gone,
     Lease,
@@ -21,6 +23,7 @@ from perdure.store.base import (
     Put,
     Release,
     Store,
+    SuspectLimit,
     Write,
 )
 
@@ -28,7 +31,6 @@ logger = logging.getLogger("perdure")
 
 FIRST_SUSPECTS: Final = 2  # driven at the same time, until one of them has recorded something
 MORE_SUSPECTS: Final = 14  # for each that has
-HOLD_S: Final = 2.0  # how long no sessions are claimed after suspects were, unless one has written
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class UnreturnedLease:
 
 def is_suspect(lease: Lease) -> bool:
     """Return whether the last two processes that drove the session wrote nothing."""
-    return lease.tries >= SUSPECT_FROM_TRY
+    return lease.tries > SUSPECT_TRIES
 
 
 class Suspects:
@@ -58,62 +60,68 @@ class Suspects:
     def __init__(self, poison_after: int) -> None:
         self._poison_after = poison_after
         self._driven: dict[str, Lease] = {}  # that have not written yet
+        self._claiming = 0  # that claims under way may take
         self._limit = FIRST_SUSPECTS
-        self._held_until = 0.0  # monotonic; no sessions are claimed until then
+        self._full: set[str] = set()  # kinds of which the last claim took all that it could
         self._held_since: float | None = None  # when the first had to wait
 
-    def split(self, leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
-        """Return the leases to drive and those to return; without suspects, all are driven."""
-        suspects = sorted(filter(is_suspect, leases), key=lambda lease: lease.tries)
-        others: list[Lease] = []
-        for lease in suspects:
-            if self._may_drive(lease):
-                self._driven[lease.stream] = lease
-            else:
-                others.append(lease)
-        if suspects:
-            self._held_until = time.monotonic() + HOLD_S
-            self._log_held(len(others))
-        return [lease for lease in leases if lease not in others], others
+    @contextmanager
+    def claiming(self, most: int) -> Iterator[SuspectLimit]:
+        """Return how many suspects a claim may take, none of which has to be returned.
 
-    def _may_drive(self, lease: Lease) -> bool:
-        return not self._driven or (self._has_room and lease.tries < self._poison_after)
+        What is claimed and not driven would be counted all the same if this process stopped.
+        """
+        busy = len(self._driven) + self._claiming
+        room = 0 if self._has_last else max(0, self._limit - busy)
+        is_first = busy == 0
+        reserved = room if is_first else min(room, most)
+        self._claiming += reserved
+        try:
+            yield SuspectLimit(min(room, most), self._poison_after - 1, is_first)
+        finally:
+            self._claiming -= reserved
+
+    def start(self, leases: Iterable[Lease]) -> None:
+        """Note the suspects among leases that are driven now."""
+        self._driven |= {lease.stream: lease for lease in leases if is_suspect(lease)}
+
+    def note_claim(self, kind: str, limit: SuspectLimit, leases: Sequence[Lease]) -> None:
+        """Note whether there may be suspects that a claim did not take."""
+        count = sum(map(is_suspect, leases))
+        if count < limit.most and not self._has_last:
+            self._full.discard(kind)
+        elif count:
+            self._full.add(kind)
 
     @property
-    def _has_room(self) -> bool:
-        has_last = any(item.tries >= self._poison_after for item in self._driven.values())
-        return not self._driven or (not has_last and len(self._driven) < self._limit)
-
-    def may_claim(self, only: str | None = None) -> bool:
-        """Return whether due sessions, or one of them, can be claimed.
-
-        Not while suspects that have just been started may stop this process: the claims of
-        sessions that would have to wait are counted if it stops before it has returned them.
-        """
-        is_held = bool(self._driven) and time.monotonic() < self._held_until
-        return not is_held or (only is not None and self._has_room)
+    def _has_last(self) -> bool:
+        return any(lease.tries >= self._poison_after for lease in self._driven.values())
 
     def clear(self, lease: Lease) -> None:
         """Note that a suspect has written something: it does not stop its process."""
         if self._driven.pop(lease.stream, None) is not None:
             self._limit += MORE_SUSPECTS
-            self._held_until = 0.0
 
     def drop(self, lease: Lease) -> None:
         """Note that a session is not driven any more."""
         self._driven.pop(lease.stream, None)
 
-    def _log_held(self, count: int) -> None:
-        if count and self._held_since is None:
-            self._held_since = time.monotonic()
+    async def log_held(self, store: Store) -> None:
+        """Log that suspects have to wait, or for how long they had to; after a worker's claims."""
+        if self._full and self._held_since is None:
+            due = (await store.census(())).due
+            if not due:
+                self._full.clear()
+                return
+            self._held_since = host.elapsed()
             logger.warning(
-                "the processes that drove %d sessions stopped before they recorded anything: "
+                "the processes that drove up to %d sessions stopped before they recorded anything: "
                 "%d are driven first, the others when one of these has recorded something",
-                count + len(self._driven),
+                due + len(self._driven),
                 len(self._driven),
             )
-        elif not count and self._held_since is not None:
-            waited_s = time.monotonic() - self._held_since
+        elif not self._full and self._held_since is not None:
+            waited_s = host.elapsed() - self._held_since
             self._held_since = None
             logger.info("no session is held back any more, after %.1f s", waited_s)
 

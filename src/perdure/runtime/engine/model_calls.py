@@ -22,12 +22,13 @@ from perdure.runtime.engine.contexts import tool_context
 from perdure.runtime.engine.in_flight import Answered, ModelFailed, Summarized
 from perdure.runtime.engine.verdicts import CheckedArguments, judge
 from perdure.runtime.engine.writer import LeasedWriter
-from perdure.runtime.models.base import Delta, Model, Request
+from perdure.runtime.models.base import Model, Request
 from perdure.runtime.probes import ModelAsked, notify
 from perdure.runtime.records.content import find_bytes
 from perdure.runtime.storable import storable_answer
 from perdure.runtime.streaming import Attempt
 from perdure.runtime.user_code import Kind, UserCode, bounded_text, error_line, loggable
+from perdure.views.events import Delta
 
 logger = logging.getLogger("perdure")
 

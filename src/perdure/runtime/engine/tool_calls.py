@@ -6,6 +6,7 @@ Each may be cancelled at any await without harm.
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +33,9 @@ from perdure.runtime.tools.invoke import invoke, is_valid_result
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.user_code import bounded_text, error_line, loggable
-from perdure.runtime.values import Context, PendingCall
+from perdure.runtime.values import Context
+from perdure.store.base import Lost
+from perdure.views.calls import PendingCall
 
 logger = logging.getLogger("perdure")
 
@@ -40,6 +43,10 @@ _NOT_JSON: Final = (
     "tool %s of %s returned a value that is not JSON (%s), so that the model sees only its text; "
     "return text, numbers, dicts, lists, a dataclass or a pydantic model"
 )
+
+
+class _LeaseEnded(Exception):
+    """The lease ended before a tool could start: another worker may repeat its call."""
 
 
 class _Asked(Struct, frozen=True):
@@ -51,7 +58,7 @@ class _Asked(Struct, frozen=True):
 async def run_call(
     drive: LeasedWriter, call: Call, state: State, checked: CheckedArguments | None
 ) -> ToolReturned | StartReturned | ToolAsked:
-    """Run a call whose intent is recorded. Never raises: a failure is an outcome.
+    """Run a call whose intent is recorded. A failure is an outcome; raises only Lost.
 
     `checked` are the arguments that were validated for the verdict, if this drive gave it.
     """
@@ -73,6 +80,8 @@ async def run_call(
         if isinstance(value, ChildWait | ChildAnswer):
             return _child_outcome(call, value, now)
         return ToolReturned(call.id, await _render(drive, tool, value))
+    except _LeaseEnded as error:
+        raise Lost("the lease expired before the tool could start") from error
     except PerdureError as error:
         return ToolReturned(call.id, bounded_text(error.message), is_error=True)
     except Exception as error:
@@ -147,11 +156,12 @@ async def _invoke(drive: LeasedWriter, tool: Tool[..., Any], call: Call, ctx: Co
     may_repeat = tool.crash_policy != "tell"
     replies = len(call.answers) + len(call.raised_decisions)
     run = (call.turn, call.id, call.effect_id, tool.name, may_repeat, replies)
+    _check_lease(drive)
     notify(ToolRun, ctx.tenant, ctx.session_id, *run)
     telemetry = drive.resources.telemetry
     with telemetry.tool(tool, call.id, ctx.session_id, ctx.args) as record:
         try:
-            value = await invoke(tool, ctx)
+            value = await invoke(tool, ctx, before=partial(_check_lease, drive))
         except (PerdureError, BaseExceptionGroup) as error:
             request = raised_request(error)
             if request is None:
@@ -159,6 +169,12 @@ async def _invoke(drive: LeasedWriter, tool: Tool[..., Any], call: Call, ctx: Co
             return _Asked(request)  # inside the span: it is not a failure
         record(value)
     return value
+
+
+def _check_lease(drive: LeasedWriter) -> None:
+    """Raise unless the lease is valid: a process may have been frozen since it read or waited."""
+    if not drive.is_valid(drive.lease):
+        raise _LeaseEnded
 
 
 async def _render(drive: LeasedWriter, tool: Tool[..., Any], value: Any) -> events.Content:

@@ -1,7 +1,6 @@
 """Commits to a session under a lease: the one place where a driver reads and writes."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MOST_WAITING, POISONED
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
+from perdure.runtime import host
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.inbox.children import taken_put
@@ -315,7 +315,7 @@ class LeasedWriter:
         if draft.taken_mail or spent is not None:
             puts += await self._taken_mail(draft)
             puts += () if spent is None else spent.all_puts
-            writes += [Write(other) for other in {put.stream for put in puts} - {stream}]
+            writes += map(Write, dict.fromkeys(p.stream for p in puts if p.stream != stream))
         if entry is not None:
             puts.append(entry.as_put)
         self.expected_head = head + len(records)
@@ -374,9 +374,9 @@ class LeasedWriter:
         self, use_store: Callable[[], Awaitable[T]], error: Unavailable, patient: bool
     ) -> T:
         """Use the store again after it was unavailable. Raises StoreError if it stays so."""
-        until = time.monotonic() + (FACT_PATIENCE_S if patient else 0.0)
+        until = host.elapsed() + (FACT_PATIENCE_S if patient else 0.0)
         for attempt in count(1):
-            may_wait = time.monotonic() < until and self.is_valid(self.lease)
+            may_wait = host.elapsed() < until and self.is_valid(self.lease)
             if attempt >= ATTEMPTS and not may_wait:
                 raise unsaved(error) from error
             await asyncio.sleep(_pause_s(attempt))

@@ -24,7 +24,7 @@ from perdure.core.session.child_tasks import (
 from perdure.core.session.children import BACKGROUND_AUTHOR, Reservation, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.tasks.record import BACKGROUND, ListState
-from perdure.errors import Conflict, NotFound, Refused
+from perdure.errors import Conflict, Corrupt, NotFound, Refused
 from perdure.runtime.inbox.commits import ChildEntry, task_puts
 from perdure.runtime.inbox.launches import Launch, Launches
 from perdure.runtime.inbox.message_keys import entry_key
@@ -35,6 +35,24 @@ from perdure.runtime.records.log import as_record
 from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
 
 CANCELLED_REASON: Final = "its parent ended it"
+MOST_REFUSALS: Final = 20  # of commits about a task that has not moved meanwhile
+
+
+class Refusals:
+    """Counter of refused commits about a task: one that never moves has lost an entry beside it."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._number = 0
+
+    def count(self, entry: Entry | None, error: Exception) -> None:
+        """Count one more. Raises Corrupt instead of letting the caller try for ever."""
+        version = None if entry is None else entry.version
+        self._number = self._number + 1 if version == self._version else 1
+        self._version = version
+        if entry is not None and self._number >= MOST_REFUSALS:
+            text = f"an entry of the background agent {entry.key} is missing"
+            raise Corrupt(text, hint="run perdure doctor") from error
 
 
 class ChildInbox:
@@ -180,21 +198,25 @@ class ChildInbox:
 
         Returns None if it has ended, or another caller waits for the outcome.
         """
+        refusals = Refusals()
         while True:
             entry = await self._store.get(TASK, task.key)
             current = None if entry is None else ChildEntry.decode(entry).task
             if entry is None or current is None or not current.may_move or current.reservation:
                 return None
             after = child_tasks.reserved(current, item)
-            with suppress(VersionMoved):
+            try:
                 await self._store.commit(
                     [Write(entry.stream)], task_puts(after, entry, entry.stream)
                 )
-                return after
+            except VersionMoved as error:
+                refusals.count(entry, error)
+                continue
+            return after
 
     async def end_reservation(self, task: ChildTask) -> None:
         """Let the parent have the answer to the last message: its caller does not wait any more."""
-        number = task.answer_number
+        number, refusals = task.answer_number, Refusals()
         while True:
             entry = await self._store.get(TASK, task.key)
             if entry is None or task.parent is None:
@@ -206,7 +228,8 @@ class ChildInbox:
                 else:
                     puts = task_puts(after, entry, entry.stream)
                     await self._store.commit([Write(entry.stream)], puts)
-            except VersionMoved:
+            except VersionMoved as error:
+                refusals.count(entry, error)
                 continue
             except (Gone, NoStream):
                 return
@@ -274,6 +297,7 @@ class ChildInbox:
         fact = events.DelegationComplete(
             task_id=task.id, status="cancelled", number=task.number, quiet=True
         )
+        refusals = Refusals()
         while True:
             now, entry = self._store.now(), await self._store.get(TASK, task.key)
             puts: list[Put] = []
@@ -288,7 +312,8 @@ class ChildInbox:
             write = Write(stream, [as_record(fact, now)])
             try:
                 self._notify(await self._store.commit([write], puts))
-            except VersionMoved:
+            except VersionMoved as error:
+                refusals.count(entry, error)
                 continue
             except (Gone, NoStream):
                 if entry is not None:
@@ -314,6 +339,7 @@ class ChildInbox:
         self, task: ChildTask, by: str | None, *, is_deleted: bool = False
     ) -> ChildTask | None:
         """Cancel a task and remove it from lists; return None if it was removed before."""
+        refusals = Refusals()
         while True:
             entry = await self._store.get(TASK, task.key)
             if entry is None or (entry.state == CLEARED and not is_deleted):
@@ -332,7 +358,8 @@ class ChildInbox:
                 writes = await self._with_dropped(writes[0], current, by)
             try:
                 self._notify(await self._store.commit(writes, puts))
-            except (VersionMoved, Gone, NoStream):
+            except (VersionMoved, Gone, NoStream) as error:
+                refusals.count(entry, error)
                 continue  # an erased parent has no entries, and an erased child no message
             return after
 

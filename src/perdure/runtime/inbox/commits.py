@@ -4,7 +4,8 @@ If a commit starts or ends a run of a background agent, the same commit writes t
 an event that wakes it, the task's entry, and the mail with the outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec import Struct, field
@@ -25,6 +26,7 @@ from perdure.core.session.children import Reservation
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.session.naming import SessionRecord
 from perdure.core.tasks.record import BACKGROUND, ListState, newest_first_key
+from perdure.errors import Corrupt, StoreError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.log import as_record
 from perdure.runtime.webhooks.outbox import Outbox
@@ -120,7 +122,8 @@ class Commits:
                 write = next(write for write in writes if write.stream == stream)
                 await self._add_parent(part, record, write, follow_up, gone)
             commit = ([*writes, *part.writes], [*puts, *part.puts], checks)
-            heads = await self._try_commit(commit, part, gone)
+            with _parent_errors(part):
+                heads = await self._try_commit(commit, part, gone)
             if heads is not None:
                 return heads
 
@@ -130,8 +133,7 @@ class Commits:
         try:
             heads = await self._store.commit(*self._outbox.with_deliveries(writes, puts), checks)
         except VersionMoved as error:
-            if not part.has_put(error.entry):
-                raise
+            await self._check_moved(part, error)
             self._forget_tasks(part)
             return None
         except (Gone, NoStream) as error:
@@ -147,6 +149,21 @@ class Commits:
             self._cache.extend(write, part.facts.get(write.stream, ()), heads)
         return heads
 
+    async def _check_moved(self, part: _ParentPart, error: VersionMoved) -> None:
+        """Raise the error if the part of the parents is not what was refused.
+
+        Raises Corrupt if their tasks are as they were read, and yet an entry beside one is missing.
+        """
+        if error.entry is not None or error.stream not in part.parents:
+            if not part.has_put(error.entry):
+                raise error
+            return
+        tasks = {put.key: put.expect for put in part.puts if put.kind == TASK}
+        entries = [await self._store.get(TASK, key) for key in tasks]
+        if all(entry is not None and entry.version == tasks[entry.key] for entry in entries):
+            text = f"an entry of {error.stream} is missing: {error.message}"
+            raise Corrupt(text, hint="run perdure doctor", details={"stream": error.stream})
+
     def _forget_tasks(self, part: _ParentPart) -> bool:
         """Forget the cached tasks that a refused commit was based on; return whether it was."""
         tasks = [self._cache.remove_task(task.key) for task in part.tasks]
@@ -160,10 +177,11 @@ class Commits:
         follow_up: FollowUp | None,
         gone: set[str],
     ) -> None:
-        entry = await self._task_entry(record, write.stream, follow_up)
-        if entry is None or entry.stream in gone:
-            return  # its parent was erased
-        task = child_tasks.decode_task(entry.data)
+        with _parent_errors(None if record.parent is None else part):
+            entry = await self._task_entry(record, write.stream, follow_up)
+            if entry is None or entry.stream in gone:
+                return  # its parent was erased
+            task = child_tasks.decode_task(entry.data)
         if follow_up is not None:
             check_follow_up(task, follow_up.rules)
         facts = [codec.decode(stored.type, stored.data) for stored in write.records]
@@ -189,6 +207,23 @@ class Commits:
             if is_there and task.is_active and task.run == record.task_id:
                 return guess
         return await self._store.get(TASK, key)
+
+
+@contextmanager
+def _parent_errors(part: _ParentPart | None) -> Iterator[None]:
+    """Raise StoreError instead of Corrupt if a parent is damaged: the child itself is not.
+
+    So a driver of the child tries again later, and finds the parent repaired.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        stream = error.details.get("stream")
+        if part is None or (stream is not None and stream not in part.parents):
+            raise
+        text = f"the session that launched it is damaged: {error.message}"
+        hint = "perdure doctor --fix repairs it"
+        raise StoreError(text, code="PARENT_DAMAGED", hint=hint) from error
 
 
 def _add_change(

@@ -12,14 +12,14 @@ from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
 from perdure.core.session.budgets import Budget
 from perdure.core.session.child_tasks import TASK, ChildTask
-from perdure.core.session.naming import SessionRecord
+from perdure.core.session.naming import SessionRecord, session_not_found
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.runtime.ids import hashed_id, new_id, secret_id
 from perdure.runtime.inbox.budgets import count_child
 from perdure.runtime.inbox.commits import ChildEntry, entry_after, task_puts
 from perdure.runtime.inbox.sessions import SessionInbox, message_title
 from perdure.runtime.records.cache import CachedSession, SessionCache
-from perdure.runtime.records.entries import SessionEntry, SessionRef, session_not_found
+from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import Log, as_record
 from perdure.store.base import (
     Check,
@@ -132,7 +132,8 @@ class Launches:
             if request.run is not None:
                 key, version = parent.index_entry.key, parent.index_entry.version
                 checks.append(Check("session", key, version, stream))
-        others = {put.stream for put in budget_puts} - {stream, task.stream}
+        named = (stream, task.stream)
+        others = dict.fromkeys(put.stream for put in budget_puts if put.stream not in named)
         session, entry_puts = SessionEntry.new(record, task.stream), task_puts(task, None, stream)
         heads = await self._store.commit(
             [*writes, *map(Write, others)], [session.as_put, *entry_puts, *budget_puts], checks

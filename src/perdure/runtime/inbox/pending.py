@@ -5,7 +5,6 @@ Of any number of callers that settle one call, exactly one wins.
 """
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -17,20 +16,15 @@ from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Command, Expire, SubmitResult
-from perdure.core.pending.record import PendingRecord, Verb, moved
+from perdure.core.pending.record import PendingRecord, Verb, moved, pending_not_found
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound, PerdureError, Refused
+from perdure.runtime import host
 from perdure.runtime.inbox.budgets import raise_budgets
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.cache import SessionCache
-from perdure.runtime.records.entries import (
-    PendingEntry,
-    SessionEntry,
-    all_entries,
-    pending_not_found,
-    pending_put,
-)
+from perdure.runtime.records.entries import PendingEntry, SessionEntry, all_entries, pending_put
 from perdure.runtime.records.log import as_record
 from perdure.runtime.records.verification import LogVerifier
 from perdure.store.base import (
@@ -222,7 +216,7 @@ class PendingInbox:
             )
             for stream, added in facts.items()
         ]
-        began = time.monotonic()
+        began = host.elapsed()
         try:
             heads = await self._commits.commit(writes, puts)
         except (VersionMoved, ForeignWrite) as error:
@@ -233,7 +227,7 @@ class PendingInbox:
             if name is None:
                 return None  # another session that its budget bounds was erased
             raise pending_not_found(name) from error
-        took_s = time.monotonic() - began
+        took_s = host.elapsed() - began
         for write in writes:
             stream = write.stream
             self._verifier.extend(stream, len(write.records), heads[stream], took_s)

@@ -21,7 +21,7 @@ from perdure.core.session import naming as index
 from perdure.core.session.child_tasks import TASK, ChildTask, decode_task, task_key
 from perdure.core.session.children import Reservation
 from perdure.core.session.follow_ups import FollowUpRules, queued_message
-from perdure.core.session.naming import SessionRecord
+from perdure.core.session.naming import SessionRecord, session_not_found
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.commits import Commits, FollowUp
@@ -35,7 +35,6 @@ from perdure.runtime.records.entries import (
     erased_as_not_found,
     open_calls,
     pending_put,
-    session_not_found,
 )
 from perdure.runtime.records.log import Log, as_record, read_log
 from perdure.runtime.records.verification import LogVerifier

@@ -16,6 +16,7 @@ from perdure.store.base import Entry, Store
 MayLaunch = Callable[[str], bool]  # whether the agent of a name may have launched others
 # Kinds of calls with which a session waits for nothing but people, itself or through its children.
 _FOR_PEOPLE: Final = APPROVER_KINDS | {"child"}
+_FROM_OUTSIDE: Final = APPROVER_KINDS | {"tool"}
 
 
 class TreeCalls(Struct, frozen=True):
@@ -31,7 +32,12 @@ class TreeCalls(Struct, frozen=True):
     @property
     def for_people(self) -> tuple[PendingRecord, ...]:
         """The calls that wait for an approver, oldest first."""
-        records = [record for record in self.all if record.kind in APPROVER_KINDS]
+        return tuple(record for record in self.from_outside if record.kind in APPROVER_KINDS)
+
+    @property
+    def from_outside(self) -> tuple[PendingRecord, ...]:
+        """The calls that wait for an approver or a submitter, oldest first."""
+        records = [record for record in self.all if record.kind in _FROM_OUTSIDE]
         return tuple(sorted(records, key=lambda record: (record.time.created, record.id)))
 
     @property
@@ -55,9 +61,10 @@ class OpenTrees(Struct, frozen=True):
     children: ChildInbox
 
     async def of_task(self, task: ChildTask, may_launch: MayLaunch = _launches) -> TreeCalls:
-        """Return the open calls of a background agent and of those below it; none if it ended."""
+        """Return the open calls of a background agent and of those below it."""
         name = (SessionRef(task.tenant, task.session_id), task.agent)
-        return await self.below([name] if task.is_active else [], may_launch)
+        is_open = task.is_active or may_launch(task.agent)
+        return await self.below([name] if is_open else [], may_launch)
 
     async def below(
         self, names: Iterable[tuple[SessionRef, str]], may_launch: MayLaunch = _launches

@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from perdure.errors import ToolError
+from perdure.runtime import host
 from perdure.runtime.mcp.content import to_listed_tool
 from perdure.runtime.mcp.process import (
     Stderr,
@@ -133,7 +134,7 @@ class ServerConnection:
         stderr = Stderr(server.name, server.secrets)
         stack.callback(stderr.close)
         stack.callback(self._keep_last_line, stderr)
-        program, *args = exits_with_parent(server.command, os.getpid())
+        program, *args = exits_with_parent(server.command, host.process_id())
         parameters = StdioServerParameters(command=program, args=args, env=env, cwd=server.cwd)
         return stdio_client(parameters, errlog=stderr.file), stderr
 

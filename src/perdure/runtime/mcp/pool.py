@@ -11,10 +11,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-import anyio.to_thread
-
 from perdure.errors import ConfigError, PerdureError, ToolError
+from perdure.runtime import host
 from perdure.runtime.mcp.process import mask_secrets
 from perdure.runtime.mcp.servers import (
     ConnectionBroken,
@@ -130,7 +128,7 @@ class ServerConnections:
     async def _open_connection(self) -> "ServerConnection":
         # In a thread: importing the library takes a while, and drives must renew their leases.
         module = "perdure.runtime.mcp.connection"
-        await anyio.to_thread.run_sync(importlib.import_module, module)
+        await host.run_in_thread(importlib.import_module, module)
         from perdure.runtime.mcp.connection import ServerConnection
 
         connection = ServerConnection(self.server)

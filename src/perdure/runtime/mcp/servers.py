@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from perdure.core.literals import DecisionKind
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.tools.policies import approval_policy
 from perdure.runtime.values import Duration, parse_duration
+from perdure.views.literals import DecisionKind
 
 CALL_TIMEOUT: Final = "5m"
 IDLE_S: Final = 30

@@ -8,7 +8,8 @@ from perdure.core.conversation.messages import (
     ToolMessage,
     UserMessage,
 )
-from perdure.runtime.models.base import Delta, Model, Request, ToolSpec
+from perdure.runtime.models.base import Model, Request, ToolSpec
+from perdure.views.events import Delta
 
 __all__ = [
     "Answer",

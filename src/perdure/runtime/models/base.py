@@ -6,8 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from perdure.core.conversation.messages import Answer, Message
 from perdure.core.conversation.repair import IncrementalCanonical
-
-DeltaKind = Literal["text", "thinking", "args", "progress", "reset"]
+from perdure.views.events import Delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +33,6 @@ class Request:
     purpose: Literal["turn", "summary"] = "turn"  # the last message asks for a summary
     canonical: IncrementalCanonical | None = None  # keeps the messages of the turns before
     read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: gone
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A streamed piece of a response; not durable, superseded by the event of the response."""
-
-    session_id: str
-    turn: int
-    kind: DeltaKind
-    text: str
-    call_id: str | None = None
 
 
 @runtime_checkable

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, runtime_checkable
 
-import anyio.to_thread
-
 from perdure.core.conversation.messages import Answer
 from perdure.core.providers.catalog import Provider
-from perdure.runtime.models.base import Delta, Request
+from perdure.runtime import host
+from perdure.runtime.models.base import Request
+from perdure.views.events import Delta
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class NamedModel:
     async def _connect(self, agent: str) -> Any:
         if self._usable_connection() is None:
             # The libraries take seconds to load, and leases must be renewed meanwhile.
-            connection = await anyio.to_thread.run_sync(self._open, agent)
+            connection = await host.run_in_thread(self._open, agent)
             if self._usable_connection() is None:
                 self._connection, self._loop = connection, asyncio.get_running_loop()
             else:

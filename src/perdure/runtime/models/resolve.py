@@ -11,9 +11,10 @@ from perdure.core.conversation.messages import Answer
 from perdure.core.providers.catalog import PROVIDERS, RETIRED, Provider, default_provider
 from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError
-from perdure.runtime.models.base import Delta, Model, Request
+from perdure.runtime.models.base import Model, Request
 from perdure.runtime.models.named import ModelObject, NamedModel, PydanticAIModel
 from perdure.runtime.models.scripted import ScriptedModel
+from perdure.views.events import Delta
 
 
 def find_provider(name: str, model: str, agent: str) -> Provider:

@@ -22,7 +22,8 @@ import msgspec
 from perdure.core.conversation.messages import Answer, AssistantMessage, RequestedCall
 from perdure.core.conversation.repair.json_values import to_text
 from perdure.errors import ConfigError, ModelError, ModelUnavailable
-from perdure.runtime.models.base import Delta, DeltaKind, Request
+from perdure.runtime.models.base import Request
+from perdure.views.events import Delta, DeltaKind
 
 SCRIPT_LOG: Final = "PERDURE_SCRIPT_LOG"
 _MESSAGES_KEPT: Final = 10_000

@@ -11,7 +11,6 @@ uses it and reads only what is new.
 
 import asyncio
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from msgspec import Struct, field
 
 from perdure.core.log.events import Event
 from perdure.core.session.usage import Usage
+from perdure.runtime import host
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.store.base import Entry, Heads, Record, Write
@@ -86,7 +86,7 @@ class DecodedLogs:
             return
         if not self._logs:
             self._drop_later()
-        self._logs[log.stream] = (log, time.monotonic() + LOG_S)
+        self._logs[log.stream] = (log, host.elapsed() + LOG_S)
         self._bytes += log.size
         while self._bytes > MAX_LOG_BYTES:
             self.take(next(iter(self._logs)))
@@ -95,7 +95,7 @@ class DecodedLogs:
         """Return a log that was read a moment ago and forget it: it has one owner."""
         log, until = self._logs.pop(stream, (None, 0.0))
         self._bytes -= 0 if log is None else log.size
-        return log if time.monotonic() < until else None
+        return log if host.elapsed() < until else None
 
     def clear(self) -> None:
         """Drop all logs."""
@@ -106,7 +106,7 @@ class DecodedLogs:
         asyncio.get_running_loop().call_later(LOG_S, self._drop_old)
 
     def _drop_old(self) -> None:
-        now = time.monotonic()
+        now = host.elapsed()
         for stream in [name for name, (_, until) in self._logs.items() if until <= now]:
             self.take(stream)
         if self._logs:

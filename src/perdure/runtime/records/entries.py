@@ -13,9 +13,9 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session import queues
-from perdure.core.session.naming import SessionRecord
+from perdure.core.session.naming import SessionRecord, session_not_found
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import Corrupt, NotFound
+from perdure.errors import Corrupt
 from perdure.runtime.records.listings import SESSIONS, SETTLED, open_listing
 from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store
 
@@ -182,22 +182,6 @@ def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
         listing, at = SETTLED, record.time.completed or at
     data = pending.encode(record)
     return Put("pending", record.id, expect, stream, state, record.due, data, listing, at)
-
-
-def session_not_found(session_id: str) -> NotFound:
-    """Return the error for a session that does not exist."""
-    return NotFound(
-        f"there is no session {session_id!r}",
-        code="SESSION_NOT_FOUND",
-        hint="perdure sessions list",
-    )
-
-
-def pending_not_found(pending_id: str) -> NotFound:
-    """Return the error for a pending call that does not exist."""
-    return NotFound(
-        f"Unknown pending ID: {pending_id}", code="PENDING_NOT_FOUND", hint="perdure pending list"
-    )
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Sessions as they were after one of their events."""
 
 import asyncio
-from typing import Any
 
 from perdure.core.session.calls import Call
 from perdure.core.session.state import State, fold
@@ -10,10 +9,11 @@ from perdure.errors import NotFound
 from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.runtime.records.log import PAGE, decode_record
 from perdure.store.base import Store
+from perdure.views.sessions import PastCall, PastState, Usage
 
 
-async def state_at(store: Store, entry: SessionEntry, seq: int) -> dict[str, Any]:
-    """Return the session after an event, as JSON. Raises NotFound, Corrupt.
+async def state_at(store: Store, entry: SessionEntry, seq: int) -> PastState:
+    """Return the session after an event. Raises NotFound, Corrupt.
 
     A long log is read in pages: while one is folded, nothing else in this process runs.
     """
@@ -30,33 +30,33 @@ async def state_at(store: Store, entry: SessionEntry, seq: int) -> dict[str, Any
             )
         state = fold([decode_record(record) for record in page.records], state)
         await asyncio.sleep(0)
-    return _state_json(entry, state)
+    return _past_state(entry, state)
 
 
-def _state_json(entry: SessionEntry, state: State) -> dict[str, Any]:
-    return {
-        "sessionID": entry.record.id,
-        "at": state.head,
-        "timestamp": state.updated_at,
-        "state": state.status,
-        "taskID": None if state.run is None else state.run.id,
-        "turns": state.turn,
-        "text": state.text,
-        "usage": display_usage(state.usage),
-        "todos": list(state.todos),
-        "metadata": dict(state.metadata),
-        "calls": [_call_json(call) for call in state.calls.values()],
-        "children": [child.task_id for child in state.children.values()],
-        "permissions": [permission.text for permission in state.permissions],
-    }
+def _past_state(entry: SessionEntry, state: State) -> PastState:
+    return PastState(
+        session_id=entry.record.id,
+        at=state.head,
+        timestamp=state.updated_at,
+        state=state.status,
+        task_id=None if state.run is None else state.run.id,
+        turns=state.turn,
+        text=state.text,
+        usage=Usage.of(display_usage(state.usage)),
+        todos=tuple(state.todos),
+        metadata=dict(state.metadata),
+        calls=tuple([_past_call(call) for call in state.calls.values()]),
+        children=tuple([child.task_id for child in state.children.values()]),
+        permissions=tuple([permission.text for permission in state.permissions]),
+    )
 
 
-def _call_json(call: Call) -> dict[str, Any]:
-    return {
-        "callID": call.id,
-        "tool": call.tool,
-        "input": call.redacted_params,
-        "status": str(call.status),
-        "kind": call.kind,
-        "pendingID": call.approval_id or call.pending_id,
-    }
+def _past_call(call: Call) -> PastCall:
+    return PastCall(
+        call_id=call.id,
+        tool=call.tool,
+        args=call.redacted_params,
+        status=str(call.status),
+        kind=call.kind,
+        pending_id=call.approval_id or call.pending_id,
+    )

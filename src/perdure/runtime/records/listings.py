@@ -2,13 +2,11 @@
 
 import heapq
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
-from perdure.core.literals import CallKind
 from perdure.store.base import UNLISTED, Census, Entry, Order, Page, Store
 from perdure.store.shared.paging import ListingPosition, listing_cursor, listing_place
-
-Audience = Literal["people", "machines"]
+from perdure.views.literals import Audience, CallKind
 
 SESSIONS: Final = "all"  # sessions, by their last change
 SETTLED: Final = "settled"  # settled pending calls, by their end

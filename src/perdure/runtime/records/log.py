@@ -1,7 +1,6 @@
 """The log of a session: records decoded to events, and folded to a State incrementally."""
 
 import asyncio
-import time
 from array import array
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,6 +17,7 @@ from perdure.core.log import codec
 from perdure.core.log.events import Compacted, Event, StampedEvent
 from perdure.core.session.state import State, fold
 from perdure.errors import Corrupt
+from perdure.runtime import host
 from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.store.base import Record, Slice, Store
 
@@ -146,7 +146,7 @@ class Log:
     ) -> None:
         """Add an extension that was committed as these records, and its reply's count."""
         if not self.events:
-            self.foreign_writes, self.begun_at = foreign_writes, time.monotonic()
+            self.foreign_writes, self.begun_at = foreign_writes, host.elapsed()
         elif self.foreign_writes != foreign_writes:
             self.foreign_writes = None
         self.events += extension.new

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
-from perdure.core.literals import PendingStatus
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import OPEN_STATUSES
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import DeliveryStatus
 from perdure.errors import Corrupt
 from perdure.store.base import DELETE, Entry, Put, Store, StoreRefusal, Write
+from perdure.views.literals import PendingStatus
 
 KEEP_MS: Final = 7 * 86_400_000
 PAGE: Final = 500  # entries per step

@@ -1,7 +1,6 @@
 """Verification that the log of a session can be read, before a command changes the session."""
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 from perdure.core.log import events
 from perdure.core.session import naming as index
 from perdure.errors import Corrupt, StoreError
+from perdure.runtime import host
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log, as_record, check_end, decode_record
@@ -76,7 +76,7 @@ class LogVerifier:
         """
         cached = self._cache.get(stream)
         if cached is not None and cached.log.foreign_writes is not None:
-            since = max(self._foreign_at, time.monotonic() - TRUST_S)
+            since = max(self._foreign_at, host.elapsed() - TRUST_S)
             if cached.log.begun_at > since:
                 return cached.log.foreign_writes
         await self.verify(stream)
@@ -85,7 +85,7 @@ class LogVerifier:
     def note_refusal(self, refusal: StoreRefusal) -> None:
         """Rely on no log that was begun by now, if another process has written the store."""
         if isinstance(refusal, ForeignWrite):
-            self._foreign_at = time.monotonic()
+            self._foreign_at = host.elapsed()
             self._verified.pop(refusal.stream, None)
 
     def extend(self, stream: str, added: int, head: int, took_s: float = 0.0) -> None:
@@ -98,7 +98,7 @@ class LogVerifier:
         verified = self._verified.get(stream)
         if verified is not None and verified.head + added == head:
             fresh_s = min(max(took_s, FRESH_S), MOST_FRESH_S)
-            fresh_until = max(verified.fresh_until, time.monotonic() + fresh_s)
+            fresh_until = max(verified.fresh_until, host.elapsed() + fresh_s)
             self._verified[stream] = _VerifiedLog(head, verified.until, fresh_until)
 
     async def _read(self, stream: str) -> None:
@@ -110,7 +110,7 @@ class LogVerifier:
                 continue
             reading = self._reading[stream] = asyncio.get_running_loop().create_future()
             try:
-                now = time.monotonic()
+                now = host.elapsed()
                 head = await self._read_all(stream)
                 self._keep(stream, _VerifiedLog(head, now + TRUST_S, now + FRESH_S))
             finally:
@@ -120,7 +120,7 @@ class LogVerifier:
 
     async def _read_tail(self, stream: str) -> bool:
         """Read only what is newer; False if the log was not read completely a short time ago."""
-        verified, now = self._verified.get(stream), time.monotonic()
+        verified, now = self._verified.get(stream), host.elapsed()
         if verified is None or now >= verified.until:
             return False
         if now < verified.fresh_until:

@@ -1,11 +1,11 @@
 """Probe of a store: a small commit that shows whether it can be written."""
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import Final
 
 from perdure.errors import StoreError
+from perdure.runtime import host
 from perdure.store.base import OnDisk, Put, Store, Unavailable, VersionMoved, Write
 
 NAME: Final = "probe"  # of the stream and of its only entry
@@ -25,7 +25,7 @@ class WriteProbe:
     async def check(self) -> None:
         """Raise StoreError if the store cannot be written."""
         async with self._lock:
-            if time.monotonic() - self._checked_at >= INTERVAL_S:
+            if host.elapsed() - self._checked_at >= INTERVAL_S:
                 await self._commit()
         if self._error is not None:
             raise self._error
@@ -41,7 +41,7 @@ class WriteProbe:
             self._error = None
         except StoreError as error:
             self._error = error
-        self._checked_at = time.monotonic()
+        self._checked_at = host.elapsed()
 
     def _check_space(self) -> None:
         if isinstance(self._store, OnDisk) and self._store.free_bytes() < MIN_FREE:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import anyio
 
 from perdure.core.log import events
+from perdure.core.pending.policy import accepted_acts
 from perdure.core.session.budgets import run_bounds
 from perdure.core.session.child_tasks import (
     STILL_RUNNING,
@@ -19,10 +20,15 @@ from perdure.core.session.child_tasks import (
 )
 from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Reservation, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules
-from perdure.errors import NotFound, StoreError
+from perdure.errors import Corrupt, NotFound, PerdureError, StoreError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.delegation import check_launch, parameter_missing
-from perdure.runtime.diagnosis.waits import waiting_answer, waiting_fields
+from perdure.runtime.diagnosis.tasks import (
+    Acts,
+    task_findings,
+    waiting_answer,
+    waiting_fields,
+)
 from perdure.runtime.engine.children import (
     check_depth,
     child_tools,
@@ -34,14 +40,14 @@ from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.inbox.tree_calls import TreeCalls
+from perdure.runtime.queues import held_back_problem, is_suspect
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
-from perdure.runtime.sessions.command_checks import with_problem
 from perdure.runtime.sessions.runs import Runs
-from perdure.runtime.tasks.values import iso
-from perdure.store.base import HeadMoved
+from perdure.store.base import HeadMoved, StoreRefusal
+from perdure.views.tasks import BackgroundTask
 
 RESERVE_MARGIN_MS: Final = 5_000  # a waiting caller has this long to take an outcome
 
@@ -112,27 +118,43 @@ class BackgroundTasks:
         return await self._sessions.session_entry(SessionRef(task.tenant, task.session_id))
 
     async def open_calls(self, task: ChildTask) -> TreeCalls:
-        """Return the open calls of a task and of those below it; none if its run has ended."""
-        tree = await self.resources.open_trees.of_task(task, self._agents.may_launch)
-        return TreeCalls(
-            tuple(
-                tuple(with_problem(self._agents, record) for record in calls)
-                for calls in tree.sessions
-            )
-        )
+        """Return the open calls of a task and of those below it, which may outlive its run."""
+        return await self.resources.open_trees.of_task(task, self._agents.may_launch)
 
     async def waiting(self, task: ChildTask) -> dict[str, Any]:
-        """Return `{waitingFor, message}`: what a task waits for, who decides, and where; or {}."""
-        calls = (await self.open_calls(task)).for_people
+        """Return `{waitingFor, message}`: what a task waits for, who settles it, and where."""
+        calls = (await self.open_calls(task)).from_outside
         return waiting_answer(calls, self.resources.address.url)
 
-    async def with_waiting(
-        self, tasks: Sequence[ChildTask]
+    async def with_reasons(
+        self, tasks: Sequence[ChildTask], acts: Acts = accepted_acts
     ) -> list[tuple[ChildTask, dict[str, Any]]]:
-        """Return each task with what it waits for: `{waitingFor: […]}`, or nothing."""
-        trees = await asyncio.gather(*map(self.open_calls, tasks))
-        rows = [waiting_fields(tree.for_people) for tree in trees]
+        """Return each task with `{findings}`, and `waitingFor` if it waits for people.
+
+        The steps of the findings are those that a caller may take.
+        """
+        rows = await asyncio.gather(*[self._reasons(task, acts) for task in tasks])
         return list(zip(tasks, rows, strict=True))
+
+    async def _reasons(self, task: ChildTask, acts: Acts) -> dict[str, Any]:
+        calls = (await self.open_calls(task)).for_people
+        problem = await self._held_back(task) if task.is_active and not calls else None
+        findings = task_findings(task.id, calls, problem, self.resources.store.now(), acts)
+        return {**waiting_fields(calls), "findings": [item.to_json() for item in findings]}
+
+    async def _held_back(self, task: ChildTask) -> PerdureError | None:
+        """Return the problem of a task whose session workers do not drive yet."""
+        store = self.resources.store
+        try:
+            position = await store.read(task.stream, limit=0)
+            if not is_suspect(position):
+                return None
+            queue = (await self.session(task)).record.queue
+            last = await store.read(task.stream, position.head - 1, 1)
+        except (Corrupt, NotFound, StoreRefusal):  # it is damaged, or was deleted meanwhile
+            return None
+        since = last.records[0].at if last.records else task.updated_at
+        return await held_back_problem(store, position, queue, since)
 
     async def answer(self, task: ChildTask) -> dict[str, Any]:
         """Return the answer about the last run of a task: its output, or why it has none."""
@@ -292,11 +314,25 @@ class BackgroundTasks:
             answer = await self.outcome(task)
             await self._inbox.take(task.tenant, task.mail_id, None)
             return answer
-        item = await self._reservation(task, wait_ms)
-        waiting = None if item is None else await self._inbox.reserve(task, item)
+        waiting = await self._reserve(task, wait_ms)
         if waiting is not None:
             return await self.wait_and_take(waiting, wait_ms)
         return await self.outcome(await self.wait(task, wait_ms))
+
+    async def _reserve(self, task: ChildTask, wait_ms: int) -> ChildTask | None:
+        item = await self._reservation(task, wait_ms)
+        return None if item is None else await self._inbox.reserve(task, item)
+
+    async def reserve_again(self, task: ChildTask, run: str, wait_ms: int) -> ChildTask | None:
+        """Reserve the outcome of a run for a caller that waits for it again.
+
+        Returns None if it is only read: another caller waits, or the task was sent more since.
+        """
+        waiting = await self._reserve(task, wait_ms) if task.may_move else task
+        if waiting is None or (waiting.run == run and not waiting.is_queued):
+            return waiting
+        await self._inbox.end_reservation(waiting)
+        return None
 
     @asynccontextmanager
     async def waiting_caller(self, task: ChildTask) -> AsyncIterator["WaitingCaller"]:
@@ -380,18 +416,21 @@ class WaitingCaller:
     def __init__(self, inbox: ChildInbox, task: ChildTask) -> None:
         self._inbox = inbox
         self._task = task
-        self._has_taken = False
+        self._is_over = False  # it has taken the outcome, or left it
 
     async def take(self, by: str | None = None) -> None:
         """Take the outcome of the run that answers the last message, which the caller has read."""
+        if self._is_over:
+            return
         task = self._task
         await self._inbox.take(task.tenant, mail_id(task.id, task.answer_number), by)
-        self._has_taken = True
+        self._is_over = True
 
     async def leave(self) -> None:
         """End the reservation of an outcome that was not taken; without a store it just ends."""
-        if self._has_taken:
+        if self._is_over:
             return
+        self._is_over = True
         with suppress(StoreError):
             await self._inbox.end_reservation(self._task)
 
@@ -429,21 +468,22 @@ def _has_ended(task: ChildTask, current: ChildTask) -> bool:
     return not current.is_active or current.number > number
 
 
-def task_json(task: ChildTask) -> dict[str, Any]:
-    """Return a background agent as a row of the list of tasks."""
-    return {
-        "id": task.id,
-        "kind": "background",
-        "name": task.description,
-        "status": task.status,
-        "createdAt": iso(task.created_at),
-        "updatedAt": iso(task.updated_at),
-        "tenant": task.tenant,
-        "agent": task.agent,
-        "agents": [task.agent],
-        "description": task.description,
-        "sessionID": task.session_id,
-        "parent": task.parent,
-        "ancestry": list(task.ancestry),
-        "resumeCount": task.resume_count,
-    }
+def background_view(task: ChildTask, **more: Any) -> BackgroundTask:
+    """Return the view of a background agent, perhaps with what its session says."""
+    return BackgroundTask(
+        id=task.id,
+        name=task.description,
+        status=task.status,
+        agents=(task.agent,),
+        tenant=task.tenant,
+        created_at_ms=task.created_at,
+        updated_at_ms=task.updated_at,
+        agent=task.agent,
+        description=task.description,
+        session_id=task.session_id,
+        parent=task.parent,
+        ancestry=task.ancestry,
+        resume_count=task.resume_count,
+        queued=task.is_queued,
+        **more,
+    )

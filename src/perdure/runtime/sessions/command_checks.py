@@ -7,16 +7,14 @@ from typing import Any, Final, get_args
 import msgspec
 
 from perdure.core.pending.commands import Approve, Command, Respond, SubmitResult
-from perdure.core.pending.record import TOOL_MISSING, PendingRecord
+from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import RESULT_INVALID, submitted_result
 from perdure.core.roles import ROLES
 from perdure.errors import Refused
 from perdure.runtime.agents.agents import Agents
-from perdure.runtime.agents.ready_agent import ReadyAgent
+from perdure.runtime.diagnosis.agents import masked, run_problem
 from perdure.runtime.records.content import check_json, check_size, check_text
 from perdure.runtime.tools.invoke import is_valid_result
-from perdure.runtime.tools.tool import Tool
-from perdure.runtime.views import HINTS
 
 _FIELDS: Final = {command_type: fields(command_type) for command_type in get_args(Command)}
 
@@ -86,14 +84,11 @@ async def check_acceptable(agents: Agents, record: PendingRecord, command: Comma
     if tool is None and agent.problem is not None:
         return False
     match command:
-        case Approve() if tool is None:
-            raise Refused(
-                f"agent {agent.name!r} has no tool {record.tool!r} any more",
-                code=TOOL_MISSING,
-                hint=HINTS[TOOL_MISSING],
-            )
-        case Approve() if tool is not None:
-            _check_approved(agent, tool, {**record.input, **(command.args or {})})
+        case Approve():
+            args = {**record.input, **(command.args or {})}
+            problem = masked(run_problem(agent, record.tool, args), record.redact)
+            if problem is not None:
+                raise problem
         case SubmitResult() if tool is not None:
             if not await is_valid_result(tool, submitted_result(record, command)):
                 raise Refused(
@@ -104,24 +99,3 @@ async def check_acceptable(agents: Agents, record: PendingRecord, command: Comma
         case _:
             pass
     return tool is not None
-
-
-def with_problem(agents: Agents, record: PendingRecord) -> PendingRecord:
-    """Return the record with the problem TOOL_MISSING if its call could not run here."""
-    if record.kind != "approval" or not record.is_open or record.problem is not None:
-        return record
-    agent = agents.find(record.agent)
-    if agent is None or agent.problem is not None or agent.tool(record.tool) is not None:
-        return record
-    return msgspec.structs.replace(record, problem=TOOL_MISSING)
-
-
-def _check_approved(agent: ReadyAgent, tool: Tool[..., Any], args: dict[str, Any]) -> None:
-    """Raise Refused if the agent's rules deny the approved call: they outrank an approver."""
-    rule = agent.permissions.denying_rule((tool.name,), tool.validate(args))
-    if rule is not None:
-        raise Refused(
-            f"the permissions of agent {agent.name!r} deny this call to {tool.name} ({rule.text})",
-            code="DENIED",
-            hint="approve it with other arguments, or deny it",
-        )

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from perdure.core.session.naming import parse_session_stream
 from perdure.errors import Corrupt
@@ -13,13 +13,23 @@ from perdure.runtime.engine.feed import RecordsListener
 from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.runtime.resources import Resources
 from perdure.runtime.streaming import DeltaChunk
-from perdure.runtime.views import Event, public_event
-from perdure.store.base import Feed, Slice
+from perdure.runtime.views import event_view
+from perdure.store.base import Feed, Record, Slice
 from perdure.store.shared.paging import END
+from perdure.views.events import Event
 
 logger = logging.getLogger("perdure")
 
 AT_ONCE: Final = 200  # records: about 10 ms to convert
+MAX_PAGES: Final = 20  # of the feed per page: with a tenant, most records may be invisible
+
+
+class SessionStream(NamedTuple):
+    """Names of a session and of its stream, which a session created again does not have."""
+
+    tenant: str
+    session_id: str
+    stream: str
 
 
 class EventFeed:
@@ -50,7 +60,7 @@ class EventFeed:
         for start in range(0, len(page.records), AT_ONCE):
             await asyncio.sleep(0)
             records = page.records[start : start + AT_ONCE]
-            events += [public_event(names, record) for record in records]
+            events += [event_view(names, record) for record in records]
         return events, page.head
 
     async def events_before(
@@ -85,21 +95,35 @@ class EventFeed:
             feed = await self.tail(cursor)
             for record in feed.records:
                 names = parse_session_stream(record.stream)
-                if names is None or tenant not in (None, names[0]):
-                    continue
                 if session_id is not None and names != (tenant or "", session_id):
                     continue
                 if types and record.type not in types:
                     continue
-                try:
-                    event = public_event(names, record)
-                except Corrupt as error:  # affects one session; the others continue
-                    logger.warning("%s", error.message)
-                    continue
-                yield event
+                if (event := _visible_event(tenant, record)) is not None:
+                    yield event
             if feed.cursor == cursor:
                 await self.wait_for_change(1.0)
             cursor = feed.cursor
+
+    async def page(
+        self, tenant: str | None, after: int, limit: int
+    ) -> tuple[list[Event], str | None]:
+        """Return the events of a tenant, or of all, after a pos; and the cursor if more follow.
+
+        It ends early where many records are of other tenants.
+        """
+        cursor: str = str(after)
+        events: list[Event] = []
+        for _ in range(MAX_PAGES):
+            feed = await self.tail(cursor, limit - len(events))
+            cursor = feed.cursor
+            visible = [_visible_event(tenant, record) for record in feed.records]
+            events += [event for event in visible if event is not None]
+            if not feed.records:
+                return events, None
+            if len(events) >= limit:
+                break
+        return events, cursor
 
     # --- what comes ---------------------------------------------------------------------------
 
@@ -130,3 +154,15 @@ class EventFeed:
     def run_in_background(self, run: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Run a coroutine until the runtime closes; no caller owns it."""
         return self._drives.background.run_beside(run)
+
+
+def _visible_event(tenant: str | None, record: Record) -> Event | None:
+    """Return the event of a record; None if the tenant does not see it, or it is not readable."""
+    names = parse_session_stream(record.stream)
+    if names is None or tenant not in (None, names[0]):
+        return None
+    try:
+        return event_view(names, record)
+    except Corrupt as error:  # affects one session; the others continue
+        logger.warning("%s", error.message)
+        return None

@@ -8,10 +8,8 @@ from typing import Any, Final, Generic, Literal
 from msgspec import Struct
 from typing_extensions import TypeVar
 
-from perdure.core.literals import Role
 from perdure.core.log import events
 from perdure.core.pending.commands import Command
-from perdure.core.session import queues
 from perdure.core.session.naming import check_id
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
@@ -20,16 +18,17 @@ from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.writer import unsaved
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
-from perdure.runtime.models.base import Delta
 from perdure.runtime.records.content import check_text
-from perdure.runtime.records.entries import SessionEntry, SessionRef
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.decisions import run_commands
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.summary import request_summary, summary_error
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.runtime.values import Content, Duration, parse_duration
-from perdure.runtime.views import Event, Result
 from perdure.store.base import Unavailable, Unknown
+from perdure.views.events import Delta, Event
+from perdure.views.literals import Role
+from perdure.views.sessions import Result
 
 _BUFFER_SIZE: Final = 10_000  # deltas kept for a slow reader; more are dropped
 
@@ -131,23 +130,18 @@ class Session(Generic[T_co]):
         tenant: str,
         session_id: str,
         *,
-        agent: ReadyAgent | str | None,
-        metadata: Mapping[str, Any] | None,
+        agent: ReadyAgent | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
         notify: Hook | None = None,
         queue: str | None = None,
         via: str = "python",
     ) -> None:
-        self.id = check_id(session_id)
+        self.id = session_id
         self._via = via  # the channel that commands through this handle record
         self._service = service
-        ready = service.agents.find(agent) if isinstance(agent, str) else agent
-        agents = [agent] if isinstance(agent, str) else []
-        mode = "queue" if ready is None else ready.agent.while_waiting
-        if ready is not None:
-            agents = [ready.name, *ready.agent.aliases]
-        own = queues.DEFAULT if ready is None else ready.agent.queue
-        chosen = own if queue is None else queues.check_queue(queue)
-        self._ref = SessionRef(tenant, self.id, tuple(agents), mode, metadata, notify, chosen)
+        self._ref = service.new_ref(
+            tenant, session_id, agent, metadata=metadata, notify=notify, queue=queue
+        )
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
@@ -205,7 +199,7 @@ class Session(Generic[T_co]):
     async def _run_once(self, start: _Start) -> Driver | None:
         if start.message is not None:
             return await self._send_and_follow(start)
-        entry = self._service.cached(self._ref)
+        entry = self._service.inbox.cached_entry(self._ref)
         if start.commands:
             return await self._settle_and_follow(entry, start)
         if entry is not None and entry.record.state == "waiting":
@@ -340,7 +334,7 @@ class Session(Generic[T_co]):
 
     async def set_metadata(self, changes: Mapping[str, Any]) -> None:
         """Change metadata; None removes a key."""
-        await self._service.set_metadata(self._ref, changes)
+        await self._service.inbox.set_metadata(self._ref, changes)
 
     async def permissions(self) -> tuple[RememberedPermission, ...]:
         """Return the permissions that approvers granted for the rest of this session."""
@@ -362,7 +356,9 @@ class Session(Generic[T_co]):
         for name, text in (("by", by), ("reason", reason)):
             if text is not None:
                 check_text(name, text)
-        await self._service.cancel(self._ref, by, reason, self._via, keep_children=keep_children)
+        await self._service.inbox.cancel(
+            self._ref, by, reason, self._via, keep_children=keep_children
+        )
         return await self.get()
 
     async def compact(
@@ -401,9 +397,7 @@ class Session(Generic[T_co]):
         """
         entry = await self._service.get(self._ref)
         record = (await self._service.fork(entry, at=at, session_id=id)).record
-        return Session(
-            self._service, record.tenant, record.id, agent=record.agent, metadata={}, via=self._via
-        )
+        return Session(self._service, record.tenant, record.id, via=self._via)
 
     async def export(self, *, secrets: bool = False) -> AsyncIterator[str]:
         """Yield the session as lines of JSON, which `Runtime.import_sessions` reads.

@@ -7,15 +7,16 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from perdure.core.literals import RunState
-from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import SessionRecord, session_key
 from perdure.core.session.usage import display_usage
 from perdure.errors import NotFound
+from perdure.runtime.diagnosis.sessions import entry_findings
 from perdure.runtime.records.entries import POISONED_STATE, STUCK, SessionEntry
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.views import Result, stored_problem
 from perdure.store.shared.paging import listing_cursor, page_cursor
+from perdure.views.calls import PendingCall
+from perdure.views.literals import RunState
+from perdure.views.sessions import Result, SessionSummary, Usage, WaitingCall
 
 _PAGE: Final = 500
 _SMALLEST: Final = 20  # entries per read, however few sessions a page has left
@@ -96,57 +97,41 @@ async def _result(
 # --- by their entries -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSummary:
-    """A session as its entry has it, with the calls that it waits for; no log was read.
-
-    Turns and usage are those of the moment at which it was last parked.
-    """
-
-    record: SessionRecord
-    waiting: tuple[PendingRecord, ...] = ()
-
-    @property
-    def state(self) -> RunState:
-        """The state of its run; its driver has not seen yet that the last call was settled."""
-        record = self.record
-        if record.state == "waiting" and record.waiting and not self.waiting:
-            return "running"
-        return record.state
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the session as lists show it."""
-        record, problem = self.record, stored_problem(self.record.problem, self.record.problem_text)
-        return {
-            "sessionID": record.id,
-            "tenant": record.tenant,
-            "agent": record.agent,
-            "queue": record.queue,
-            "taskID": record.task_id,
-            "state": self.state,
-            "problem": None if problem is None else problem.to_json(),
-            "title": record.title,
-            "metadata": record.metadata,
-            "parent": record.parent,
-            "turns": record.turns,
-            "usage": display_usage(record.usage),
-            "waitingFor": [_call_json(call) for call in self.waiting],
-            "seq": record.head,
-            "createdAt": record.created_at,
-            "updatedAt": record.updated_at,
-        }
+def _summary(record: SessionRecord, waiting: Sequence[PendingCall]) -> SessionSummary:
+    """Return a session as its entry has it, with the calls that it waits for."""
+    state = record.state
+    if state == "waiting" and record.waiting and not waiting:
+        state = "running"  # its driver has not seen yet that the last call was settled
+    return SessionSummary(
+        session_id=record.id,
+        tenant=record.tenant,
+        agent=record.agent,
+        queue=record.queue,
+        task_id=record.task_id,
+        state=state,
+        findings=entry_findings(record, state, waiting),
+        title=record.title,
+        metadata=record.metadata,
+        parent=record.parent,
+        turns=record.turns,
+        usage=Usage.of(display_usage(record.usage)),
+        waiting_for=tuple([_waiting_call(call) for call in waiting]),
+        seq=record.head,
+        created_at_ms=record.created_at,
+        updated_at_ms=record.updated_at,
+    )
 
 
-def _call_json(call: PendingRecord) -> dict[str, Any]:
-    return {
-        "pendingID": call.id,
-        "kind": call.kind,
-        "tool": call.tool,
-        "prompt": call.prompt,
-        "externalRef": call.external_ref,
-        "since": call.time.created,
-        "timeout": call.timeout,
-    }
+def _waiting_call(call: PendingCall) -> WaitingCall:
+    return WaitingCall(
+        pending_id=call.id,
+        kind=call.kind,
+        tool=call.tool,
+        prompt=call.prompt,
+        external_ref=call.external_ref,
+        since=call.time.created,
+        timeout=call.expires_at_ms,
+    )
 
 
 async def recent_sessions(
@@ -191,9 +176,13 @@ async def _summaries(service: Service, entries: Sequence[SessionEntry]) -> list[
         zip(names, await asyncio.gather(*map(service.calls.find_open, names)), strict=True)
     )
     return [
-        SessionSummary(
+        _summary(
             entry.record,
-            tuple(call for name in entry.record.waiting if (call := calls[name]) is not None),
+            [
+                service.calls.view(call)
+                for name in entry.record.waiting
+                if (call := calls[name]) is not None
+            ],
         )
         for entry in entries
     ]

@@ -1,21 +1,25 @@
 """Pending calls as every entry point uses them: found, listed, settled."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Command
+from perdure.core.pending.policy import accepted_acts
 from perdure.core.pending.progress import ProgressReport, with_progress
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import Settlement, lost_at_restart
+from perdure.core.session.naming import session_not_found
 from perdure.core.webhooks import signatures
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import Conflict, Corrupt, NotFound
+from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
 from perdure.runtime.agents.agents import Agents
+from perdure.runtime.diagnosis.agents import call_problem
+from perdure.runtime.diagnosis.calls import diagnosed, narrowed
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.inbox.pending import StreamClaim
 from perdure.runtime.records.entries import (
@@ -26,15 +30,14 @@ from perdure.runtime.records.entries import (
     decode_readable,
     open_calls,
     pending_put,
-    session_not_found,
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.resources import Resources
+from perdure.runtime.sessions.call_statistics import call_statistics
 from perdure.runtime.sessions.command_checks import (
     check_acceptable,
     checked_command,
     checked_commands,
-    with_problem,
 )
 from perdure.runtime.sessions.pending_pages import (
     OPEN_STATUSES,
@@ -45,11 +48,13 @@ from perdure.runtime.sessions.pending_pages import (
     pending_page,
 )
 from perdure.runtime.sessions.runs import Runs
-from perdure.runtime.values import PendingCall
-from perdure.runtime.views import pending_json
 from perdure.store.base import Entry, Gone, Lease, NoStream, Put, VersionMoved, Write
+from perdure.views.calls import PendingCall
+from perdure.views.health import Statistics
+from perdure.views.literals import Act
 
 Settlements = list[Settlement]  # `list` is a method below
+Acts = Callable[[PendingRecord], tuple[Act, ...]]  # what somebody may do about a call
 
 
 class SettlingDrive(NamedTuple):
@@ -106,6 +111,14 @@ class PendingCalls:
         """Return the number of all calls that match."""
         return await count_pending(self._resources.store, pending_filter)
 
+    async def statistics(self, hours: int, tenant: str | None) -> Statistics:
+        """Count the calls of the last hours, and how fast people decided."""
+
+        def is_visible(record: PendingRecord) -> bool:
+            return tenant in (None, record.tenant)
+
+        return await call_statistics(self._resources.store, hours, is_visible)
+
     def entries(
         self, state: str | None = "open", stream: str | None = None
     ) -> AsyncIterator[Entry]:
@@ -126,23 +139,40 @@ class PendingCalls:
         """Return a call if it is open and can be read."""
         entry = await self._resources.store.get("pending", pending_id)
         records = decode_readable(() if entry is None else (entry,), _decode)
-        return next((with_problem(self._agents, r) for r in records if r.is_open), None)
+        return next((narrowed(r, self._problem(r)) for r in records if r.is_open), None)
 
-    def view(self, record: PendingRecord) -> PendingCall:
-        """Return a record as users hold it."""
-        return self._resources.pending_call(with_problem(self._agents, record))
+    def _problem(self, record: PendingRecord) -> PerdureError | None:
+        return call_problem(self._agents, record, self._resources.store.now())
 
-    def to_json(self, record: PendingRecord) -> dict[str, Any]:
-        """Return a record as JSON, with its callback URL.
+    async def wait_until_settled(self, record: PendingRecord) -> None:
+        """Return when a call is not open any more, or its session was deleted."""
+
+        async def is_settled() -> bool:
+            entry = await self._resources.store.get("pending", record.id)
+            records = decode_readable(() if entry is None else (entry,), _decode)
+            return not any(newest.is_open for newest in records)
+
+        ref = SessionRef(record.tenant, record.session_id)
+        entry = await self._resources.session_inbox.find(ref)
+        if entry is not None:
+            await self._runs.wait_for(entry, is_settled, drive=False)
+
+    def view(
+        self,
+        stored: PendingRecord,
+        acts: Callable[[PendingRecord], tuple[Act, ...]] = accepted_acts,
+    ) -> PendingCall:
+        """Return a record as users hold it; `acts` says what they may do about it.
 
         `schema` is that of the answer to a question, or of the arguments of a tool known here.
         """
-        shown = pending_json(with_problem(self._agents, record), self.view(record).callback_url)
+        problem = self._problem(stored)
+        record = narrowed(stored, problem)
         agent = self._agents.find(record.agent)
-        tool = None if agent is None else agent.tools.get(record.tool)
-        if tool is not None and record.kind in ("approval", "tool"):
-            shown.setdefault("schema", tool.parameters)
-        return shown
+        is_run = agent is not None and record.kind in ("approval", "tool")
+        tool = agent.tools.get(record.tool) if agent is not None and is_run else None
+        schema = None if tool is None else dict(tool.parameters)
+        return diagnosed(self._resources.pending_call(record, acts(record), schema), problem)
 
     # --- writing ------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from perdure.runtime.records.listings import (
     ALL_KINDS,
     KINDS,
     SETTLED,
-    Audience,
     all_listed,
     count_listed,
     listed_page,
@@ -19,6 +18,7 @@ from perdure.runtime.records.listings import (
 )
 from perdure.store.base import Entry, Order, Store
 from perdure.store.shared.paging import listing_cursor, listing_place
+from perdure.views.literals import Audience
 
 PendingSort = Literal["age", "expires", "newest"]
 

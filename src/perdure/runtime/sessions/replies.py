@@ -1,36 +1,20 @@
 """Replies: messages that name a waiting run, and may decide its pending call."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec import UNSET
 
-from perdure.core.literals import DecisionKind, Role
 from perdure.core.log.events import Decision, StampedEvent
-from perdure.core.pending.answers import parse_answer
-from perdure.core.pending.commands import Approve, Command, Deny, Respond, parse_decision
+from perdure.core.pending.answers import parse_answer, parse_decision
+from perdure.core.pending.commands import Approve, Command, Deny, Respond
 from perdure.core.pending.record import PendingRecord
 from perdure.core.pending.settlement import LOST_CODE, Settlement
 from perdure.errors import Conflict, Corrupt, NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.runtime.sessions.service import Service
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyDecision:
-    """A decision in structured form, not in words."""
-
-    kind: DecisionKind
-    pending_id: str | None = None
-    call_id: str | None = None
-    args: Mapping[str, Any] | None = None
-    reason: str | None = None
-    note: str | None = None
-    output: Any = UNSET
-    remember: bool | str = False  # for the rest of the session
-    all_tools: bool = False  # the rule may cover every tool
+from perdure.views.bodies import DecisionIn
+from perdure.views.literals import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +23,7 @@ class Reply:
 
     task_id: str
     text: str | None
-    decision: ReplyDecision | None
+    decision: DecisionIn | None
     by: str
     via: str
     role: Role | None = None
@@ -128,7 +112,7 @@ async def _last_decided(service: Service, log: Log, reply: Reply) -> PendingReco
 
     A text that answered an earlier question of the run repeats that answer.
     """
-    decision = ReplyDecision("approve") if reply.decision is None else reply.decision
+    decision = DecisionIn(kind="approve") if reply.decision is None else reply.decision
     decided = [
         item.event.pending_id
         for item in log.events
@@ -156,9 +140,7 @@ def _is_same_answer(record: PendingRecord, reply: Reply) -> bool:
     return bool(record.decision.output == answer)
 
 
-def _choose_call(
-    waiting: list[PendingRecord], decision: ReplyDecision | None
-) -> PendingRecord | None:
+def _choose_call(waiting: list[PendingRecord], decision: DecisionIn | None) -> PendingRecord | None:
     """Return the call that the decision names, else the only one."""
     name = decision is not None and (decision.pending_id or decision.call_id)
     if decision is None or not name:
@@ -195,7 +177,7 @@ def _command(record: PendingRecord, reply: Reply) -> Command | None:
             return None
 
 
-def _decision_command(decision: ReplyDecision, reply: Reply) -> Command:
+def _decision_command(decision: DecisionIn, reply: Reply) -> Command:
     match decision.kind:
         case "edit" if not decision.args:
             raise Refused(

@@ -10,6 +10,7 @@ from perdure.core.pending.commands import Expire
 from perdure.core.pending.settlement import is_overdue
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.children import ACTIVE
+from perdure.core.session.naming import session_not_found
 from perdure.errors import Corrupt, NotFound, PerdureError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
@@ -23,7 +24,6 @@ from perdure.runtime.records.entries import (
     SessionRef,
     erased_as_not_found,
     open_calls,
-    session_not_found,
 )
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
@@ -78,6 +78,8 @@ class Runs:
             if log.state.retry is not None:
                 await self._resources.session_inbox.retry_now(entry)
                 return entry
+        if entry.record.state == "waiting":  # by its entry; its log may have more
+            await self._resources.session_inbox.wake(entry)
         return await self.restart_or_wake(entry)
 
     async def prepare(self, entry: SessionEntry) -> None:
@@ -440,7 +442,7 @@ class SessionTree:
             except NotFound:  # deleted meanwhile
                 self._remove(stream)
             else:
-                remaining += self._entries.keys() - before  # it has launched them
+                remaining += [name for name in self._entries if name not in before]  # launched
         return len(self._resting) < len(self._entries) or await self._have_grown()
 
     async def _drive(self, stack: ExitStack, entry: SessionEntry) -> None:

@@ -3,15 +3,20 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from perdure.core.log.events import CompactionRequested, Revoked
 from perdure.core.log.events import Content as StoredContent
 from perdure.core.log.events import Event as LogEvent
+from perdure.core.log.events import Revoked, User
+from perdure.core.session import queues
+from perdure.core.session.child_tasks import ChildTask
+from perdure.core.session.naming import check_id
 from perdure.core.session.state import State
 from perdure.core.transfer.foreign import ForeignSession
+from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Corrupt, NotFound
 from perdure.runtime.agents.agents import Agents
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.cache import CachedSession
@@ -27,6 +32,7 @@ from perdure.runtime.records.history import state_at
 from perdure.runtime.records.listings import SESSIONS, listed_page
 from perdure.runtime.records.log import Log, as_record, read_log, reading
 from perdure.runtime.records.retention import KEEP_MS, Retention
+from perdure.runtime.records.write_probe import WriteProbe
 from perdure.runtime.resources import Resources
 from perdure.runtime.sessions.background import BackgroundTasks
 from perdure.runtime.sessions.feed import EventFeed
@@ -41,13 +47,27 @@ from perdure.runtime.transfer.exports import export_lines
 from perdure.runtime.transfer.fork import fork
 from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.values import Content
-from perdure.runtime.views import Event, Result, Snapshot
+from perdure.runtime.views import Snapshot
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.store.base import NoStream, Page, Write
+from perdure.views.base import bound
+from perdure.views.events import Event
+from perdure.views.sessions import PastState, Result
+
+
+class SessionExport(NamedTuple):
+    """The lines of one session, which are read when they are asked for."""
+
+    tenant: str
+    session_id: str
+    lines: AsyncIterator[bytes]
 
 
 class Service:
-    """Verbs on sessions; `calls`, `runs`, `feed`, `deliveries` and `tasks` are of other nouns."""
+    """Verbs on sessions; `calls`, `runs`, `feed`, `deliveries` and `tasks` are of other nouns.
+
+    `inbox` has the commits to sessions that need nothing else: create, cancel, wake, metadata.
+    """
 
     def __init__(
         self,
@@ -60,7 +80,7 @@ class Service:
         keep_settled_ms: int = KEEP_MS,
     ) -> None:
         self._resources = resources
-        self._inbox = resources.session_inbox
+        self.inbox = resources.session_inbox
         self._snapshots = Snapshots(resources, agents)
         self.agents = agents
         self.drives = drives
@@ -75,6 +95,7 @@ class Service:
         self.running_before: dict[str, SessionEntry] = {}  # by stream, when this process started
         self.keep_settled_ms = keep_settled_ms  # how long settled calls are kept
         self.worked_at: float | None = None  # monotonic; the last round of a worker here
+        self._probe = WriteProbe(resources.store)
 
     def now(self) -> int:
         """Return the store's time, in ms."""
@@ -92,17 +113,36 @@ class Service:
 
     # --- finding ------------------------------------------------------------------------------
 
+    def new_ref(
+        self,
+        tenant: str,
+        session_id: str,
+        agent: ReadyAgent | str | None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        notify: Hook | None = None,
+        queue: str | None = None,
+    ) -> SessionRef:
+        """Return the reference to a session that a message to it may create.
+
+        Raises NotFound for a name that none of the agents here has: see `Agents.expect`.
+        """
+        ready = self.agents.expect(agent) if isinstance(agent, str) else agent
+        names: tuple[str, ...] = (agent,) if isinstance(agent, str) else ()
+        if ready is not None:
+            names = (ready.name, *ready.agent.aliases)
+        mode = "queue" if ready is None else ready.agent.while_waiting
+        own = queues.DEFAULT if ready is None else ready.agent.queue
+        chosen = own if queue is None else queues.check_queue(queue)
+        return SessionRef(tenant, check_id(session_id), names, mode, metadata, notify, chosen)
+
     async def find(self, ref: SessionRef) -> SessionEntry | None:
         """Return a session's entry, or None. Raises Conflict if another agent owns it."""
-        return await self._inbox.find(ref)
+        return await self.inbox.find(ref)
 
     async def get(self, ref: SessionRef) -> SessionEntry:
         """Return a session's entry. Raises NotFound."""
-        return await self._inbox.session_entry(ref)
-
-    def cached(self, ref: SessionRef) -> SessionEntry | None:
-        """Return the entry as it was when the session last parked here: it may be stale."""
-        return self._inbox.cached_entry(ref)
+        return await self.inbox.session_entry(ref)
 
     async def sessions(
         self, tenant: str | None, state: str | None = None, *, damaged: bool = False
@@ -133,6 +173,10 @@ class Service:
         census = await self._resources.store.census(["session"])
         return {state: count for (_, state), count in census.entries.items()}
 
+    async def check_writable(self) -> None:
+        """Raise StoreError if the store cannot be written."""
+        await self._probe.check()
+
     # --- reading ------------------------------------------------------------------------------
 
     async def log(self, entry: SessionEntry) -> Log:
@@ -143,6 +187,26 @@ class Service:
         """Return a context with the whole log; few long ones are open at a time."""
         return reading(self._resources.store, entry)
 
+    async def authors(self, ref: SessionRef) -> set[str]:
+        """Return who has sent messages to a session; nobody if it does not exist."""
+        entry = await self.find(ref)
+        if entry is None:
+            return set()
+        messages = [item.event for item in (await self.log(entry)).events]
+        return {item.by for item in messages if isinstance(item, User) and item.by}
+
+    async def clear_own(self, tenant: str, author: str) -> list[ChildTask]:
+        """Cancel the background agents that an author launched, and remove them from lists.
+
+        Those of sessions stay, and those that others launched.
+        """
+        cleared: list[ChildTask] = []
+        async for task in self.background.tasks(tenant):
+            ref = SessionRef(task.tenant, task.session_id)
+            if task.parent is None and author in await self.authors(ref):
+                cleared += await self._resources.child_inbox.clear(task.stream, author)
+        return cleared
+
     async def events(
         self, entry: SessionEntry, after: int = 0, limit: int | None = None
     ) -> list[Event]:
@@ -150,8 +214,8 @@ class Service:
         events, _ = await self.feed.events(entry, after, limit)
         return events
 
-    async def state_at(self, entry: SessionEntry, seq: int) -> dict[str, Any]:
-        """Return the session as it was after an event, as JSON. Raises NotFound, Corrupt."""
+    async def state_at(self, entry: SessionEntry, seq: int) -> PastState:
+        """Return the session as it was after an event. Raises NotFound, Corrupt."""
         return await state_at(self._resources.store, entry, seq)
 
     async def head(self, entry: SessionEntry) -> int:
@@ -169,8 +233,10 @@ class Service:
         its output would be missing.
         """
         result = await self.listed_result(entry, cached)
-        if result.state != "failed" and isinstance(result.problem, Corrupt):
-            raise result.problem
+        snapshot: Snapshot | None = bound(result, "_snapshot")
+        problem = None if snapshot is None else snapshot.problem
+        if result.state != "failed" and isinstance(problem, Corrupt):
+            raise problem
         return result
 
     async def listed_result(
@@ -187,13 +253,9 @@ class Service:
 
     # --- writing ------------------------------------------------------------------------------
 
-    async def create(self, ref: SessionRef) -> Receipt:
-        """Create a session without a message, unless it exists."""
-        return await self._inbox.create(ref)
-
     async def send(self, ref: SessionRef, message: NewMessage) -> Receipt:
         """Record a message and wake the session. Raises Conflict KEY_REUSED, SESSION_WAITING."""
-        return await self._inbox.send(await self._with_agent_options(ref), message)
+        return await self.inbox.send(await self._with_agent_options(ref), message)
 
     async def send_and_drive(self, ref: SessionRef, message: NewMessage) -> SentMessage:
         """Do the same, and drive the session here until it parks if nobody else does."""
@@ -207,25 +269,6 @@ class Service:
         agent = None if entry is None else self.agents.find(entry.record.agent)
         return ref if agent is None else replace(ref, while_waiting=agent.agent.while_waiting)
 
-    async def cancel(
-        self,
-        ref: SessionRef,
-        by: str | None,
-        reason: str | None,
-        via: str = "python",
-        *,
-        keep_children: bool = False,
-    ) -> None:
-        """End the run: after this, no effect of it starts. Raises NotFound.
-
-        Its background agents are cancelled with it, unless `keep_children` is set.
-        """
-        await self._inbox.cancel(ref, by, reason, via, keep_children=keep_children)
-
-    async def set_metadata(self, ref: SessionRef, changes: Mapping[str, Any]) -> None:
-        """Change metadata; None removes a key. Raises NotFound."""
-        await self._inbox.set_metadata(ref, changes)
-
     async def change_metadata(
         self, ref: SessionRef, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
@@ -233,7 +276,7 @@ class Service:
         while True:
             entry = await self.get(ref)
             changes = change(dict((await self.log(entry)).state.metadata))
-            if not changes or await self._inbox.put_metadata(entry, changes):
+            if not changes or await self.inbox.put_metadata(entry, changes):
                 return
 
     async def erase(self, ref: SessionRef, by: str | None = None, via: str = "python") -> str:
@@ -263,26 +306,16 @@ class Service:
             )
         await self.append(entry, [Revoked(decision=number, by=by, via=via)])
 
-    async def record_summary_request(
-        self, entry: SessionEntry, request: CompactionRequested, head: int
-    ) -> None:
-        """Record a request for a summary and wake the session. Raises HeadMoved."""
-        await self._inbox.request_summary(entry, request, head)
-
     async def fail_corrupt(self, entry: SessionEntry, error: Corrupt) -> Corrupt:
         """Mark a session as failed whose log cannot be read; return the error for the caller."""
         return await self._resources.verifier.fail_session(entry.stream, error)
-
-    async def wake(self, entry: SessionEntry) -> None:
-        """Make a session due now, unless it is driven. Raises NotFound."""
-        await self._inbox.wake(entry)
 
     async def wake_stuck(self) -> None:
         """Wake sessions that other code could not continue, if their agent is known here."""
         async for entry in self.sessions(None, STUCK):
             if self.agents.find(entry.record.agent) is not None:
                 with suppress(NotFound):  # deleted meanwhile
-                    await self._inbox.wake(entry)
+                    await self.inbox.wake(entry)
 
     async def remove_settled(self) -> int:
         """Remove the entries of calls that were settled long ago; returns their number."""
@@ -333,9 +366,28 @@ class Service:
                 async for session in self.tree(child):
                     yield session
 
-    def export_single(self, entry: SessionEntry, *, secrets: bool) -> AsyncIterator[bytes]:
-        """Yield the lines of one session. Raises Corrupt after all that can be read."""
-        return export_lines(self._resources.store, entry, secrets=secrets)
+    async def exports(
+        self, tenant: str | None, names: Iterable[tuple[str, str]] | None, *, secrets: bool
+    ) -> AsyncIterator[SessionExport]:
+        """Yield the exports of these sessions with their background agents, or of all, each once.
+
+        Their lines raise Corrupt after all that can be read.
+        """
+        entries: dict[str, SessionEntry] = {}
+        if names is None:
+            entries = {item.stream: item async for item in self.sessions(tenant, damaged=True)}
+        for name in names or ():
+            root = await self.get(SessionRef(*name))
+            entries |= {item.stream: item async for item in self.tree(root)}
+        for entry in entries.values():
+            lines = self._export_single(entry, secrets=secrets)
+            yield SessionExport(entry.record.tenant, entry.record.id, lines)
+
+    async def _export_single(self, entry: SessionEntry, *, secrets: bool) -> AsyncIterator[bytes]:
+        if entry.is_damaged:
+            SessionEntry.decode(entry.index_entry)
+        async for line in export_lines(self._resources.store, entry, secrets=secrets):
+            yield line
 
     async def import_lines(self, lines: Iterable[bytes], tenant: str | None = None) -> ImportReport:
         """Create the sessions of an export. Raises Refused, Conflict."""

@@ -1,9 +1,9 @@
 """Snapshots of sessions, and the results that users hold."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct, field
 
 from perdure.core.pending import record as pending
@@ -11,12 +11,15 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session import budgets
 from perdure.core.session import naming as index
 from perdure.core.session.budgets import USAGE, UsageRecord, usage_below
-from perdure.core.session.naming import SUSPECT_FROM_TRY, SessionRecord
+from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import State
-from perdure.core.session.usage import Usage, display_usage, sum_usage
+from perdure.core.session.usage import Usage, sum_usage
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import Agents
-from perdure.runtime.queues import no_worker_problem
+from perdure.runtime.diagnosis.agents import call_problem, find_agent
+from perdure.runtime.diagnosis.calls import diagnosed, narrowed
+from perdure.runtime.diagnosis.reasons import OVERDUE, stored_reason
+from perdure.runtime.queues import held_back_problem, no_worker_problem
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import (
     SessionEntry,
@@ -27,9 +30,11 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.folded import FoldedLog, FoldedLogs
 from perdure.runtime.resources import Resources
-from perdure.runtime.sessions.command_checks import with_problem
-from perdure.runtime.views import Result, Snapshot, early_stop, instant, stored_problem
+from perdure.runtime.views import Snapshot, session_view
 from perdure.store.base import Entry
+from perdure.views.base import bind
+from perdure.views.calls import PendingCall
+from perdure.views.sessions import Result
 
 CLAIM_MS: Final = 5_000  # a due session may wait this long for the worker of this process
 
@@ -54,27 +59,31 @@ class Snapshots(Struct, frozen=True):
         elif log.state.pending_ids:
             calls = open_calls(self.resources.store, entry.stream)
             records = [pending.decode(call.data) async for call in calls]
-        if records:
-            records = [with_problem(self.agents, record) for record in records]
         if len(records) > 1:
             order = {call.id: call.index for call in log.state.calls.values()}
             records.sort(key=lambda call: (call.time.created, order.get(call.call_id, 0), call.id))
         below: list[PendingRecord] = []
         if log.state.children.active:
             below = await self._calls_below(entry.record.tenant, log.state)
-        now = self.resources.store.now()
+        now, agents = self.resources.store.now(), self.agents
+        problems = [call_problem(agents, record, now) for record in (*records, *below)]
+        own = [item for item in problems[: len(records)] if item and item.code != OVERDUE]
         is_over = run is not None and run.end is not None and not log.state.is_summary_due
         return Snapshot(
             entry.record,
             log.state,
             tuple(records),
-            tuple(map(self.resources.pending_call, (*records, *below))),
+            tuple(map(self._call, (*records, *below), problems)),
             log.slice.holder,
             None if log.slice.holder else log.slice.due,
             now,
-            None if is_over else await self._problem(entry, log, records, has_worker=has_worker),
+            None if is_over else await self._problem(entry, log, own[:1], has_worker=has_worker),
             await self._usage(entry.record, log.state, guess) if log.state.children else None,
+            agents.find(entry.record.agent) is not None,
         )
+
+    def _call(self, record: PendingRecord, problem: PerdureError | None) -> PendingCall:
+        return diagnosed(self.resources.pending_call(narrowed(record, problem)), problem)
 
     async def _log(
         self, entry: SessionEntry, guess: CachedSession | None, *, is_current: bool
@@ -125,62 +134,40 @@ class Snapshots(Struct, frozen=True):
             for child in state.children.active.values()
         ]
         tree = await self.resources.open_trees.below(names, self.agents.may_launch)
-        return [with_problem(self.agents, record) for record in tree.all]
+        return list(tree.all)
 
     async def _problem(
-        self, entry: SessionEntry, log: FoldedLog, records: list[PendingRecord], *, has_worker: bool
+        self,
+        entry: SessionEntry,
+        log: FoldedLog,
+        of_calls: Sequence[PerdureError],
+        *,
+        has_worker: bool,
     ) -> PerdureError | None:
-        record, now = entry.record, self.resources.store.now()
-        if record.problem is not None:
-            return stored_problem(record.problem, record.problem_text)
-        for call in records:
-            if call.problem is not None:
-                return stored_problem(call.problem)
-        if log.slice.holder is not None or log.slice.due is None or log.slice.due > now:
-            return None
-        if self.agents.names() and self.agents.find(record.agent) is None:
-            return PerdureError(
-                f"agent {record.agent!r} is not known here",
-                code="AGENT_UNKNOWN",
-                hint="start a worker that has it",
-            )
-        is_ours = has_worker and self.agents.find(record.agent) is not None
-        if is_ours and log.slice.tries + 1 < SUSPECT_FROM_TRY and now - log.slice.due < CLAIM_MS:
+        record, now, agents = entry.record, self.resources.store.now(), self.agents
+        stored = stored_reason(record.problem, record.problem_text)
+        if stored is not None or of_calls:
+            return stored or of_calls[0]
+        store, due, since = self.resources.store, log.slice.due, log.state.updated_at
+        held = await held_back_problem(store, log.slice, record.queue, since or record.updated_at)
+        if held is not None or log.slice.holder is not None or due is None or due > now:
+            return held
+        agent = find_agent(agents.by_name, record.agent)
+        if isinstance(agent, PerdureError):
+            return agent
+        if agent is not None and has_worker and now - due < CLAIM_MS:
             return None  # the worker here is about to claim it
-        return await no_worker_problem(self.resources.store, record, log.slice.tries)
+        return await no_worker_problem(store, record)
 
     def as_result(self, snapshot: Snapshot) -> Result[Any]:
         """Return a snapshot as the public value."""
-        record, state = snapshot.record, snapshot.log_state
-        run = state.run
-        output = None if run is None or run.output is None else msgspec.json.decode(run.output)
-        agent = self.agents.find(record.agent)
-        if output is not None and agent is not None and not agent.output.is_text:
+        result = session_view(snapshot)
+        agent = self.agents.find(snapshot.record.agent)
+        output = None
+        if result.output_json is not None and agent is not None and not agent.output.is_text:
             with suppress(Refused):  # the type has changed since: return the stored value
-                output = agent.output.load(output)
-        usage = display_usage(state.usage)
-        return Result(
-            session_id=record.id,
-            tenant=record.tenant,
-            agent=record.agent,
-            state=snapshot.state,
-            output=output,
-            pending=snapshot.calls,
-            stop=early_stop(state),
-            error=snapshot.error,
-            problem=snapshot.problem,
-            usage=usage,
-            tree_usage=usage if snapshot.tree is None else display_usage(snapshot.tree),
-            todos=state.todos,
-            metadata=dict(state.metadata),
-            parent=record.parent,
-            seq=state.head,
-            created_at=instant(state.created_at or record.created_at),
-            updated_at=instant(state.updated_at or record.updated_at),
-            task_id=None if run is None else run.id,
-            queue=record.queue,
-            _snapshot=snapshot,
-        )
+                output = agent.output.load(result.output_json)
+        return bind(result, _output=output, _snapshot=snapshot)
 
 
 def _usage_record(entry: Entry) -> UsageRecord:

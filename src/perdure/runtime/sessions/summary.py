@@ -34,7 +34,7 @@ async def request_summary(
                 hint="its turns are summarized already, or are kept: pass a smaller keep",
             )
         with suppress(HeadMoved):
-            return await service.record_summary_request(entry, request, log.state.head)
+            return await service.inbox.request_summary(entry, request, log.state.head)
 
 
 def summary_error(state: State) -> PerdureError | None:

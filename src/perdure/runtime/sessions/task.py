@@ -7,7 +7,7 @@ from perdure.core.session.naming import check_id
 from perdure.runtime.agents.delegation import parse_timeout
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.values import Content, Duration, parse_duration
-from perdure.runtime.views import Result
+from perdure.views.sessions import Result
 
 
 class Task:

@@ -25,7 +25,7 @@ from perdure.runtime.tasks.values import (
 )
 from perdure.store.base import Entry, Store
 
-AnyTask = TaskRecord | ChildTask
+ListedTask = TaskRecord | ChildTask
 
 STATUSES: Final = tuple(dict.fromkeys([*map(str, Status), *TASK_STATUSES]))
 MAX_PAGE: Final = 1_000
@@ -89,12 +89,12 @@ class AllTasks:
         self._registry = registry
         self._sessions = sessions
 
-    async def page(self, tenant: str | None, query: TaskQuery) -> list[AnyTask]:
+    async def page(self, tenant: str | None, query: TaskQuery) -> list[ListedTask]:
         """Return the tasks that match, newest first. Raises NotFound if there is no parent."""
         end = query.offset + min(query.limit, MAX_PAGE)
         if query.limit == 0:
             return []
-        rows: list[tuple[str, AnyTask]] = []
+        rows: list[tuple[str, ListedTask]] = []
         if query.has_shared:
             shared = await self._registry.list(tenant, query.filters(end))
             rows += [(record.list_key(row), row) for row in shared]

@@ -1,99 +1,91 @@
-"""Verbs on tasks of every kind, with JSON in and out: what HTTP, the CLI and MCP offer.
+"""Verbs on tasks of every kind, with views out: what HTTP, pages and the command line offer.
 
 One list holds all tasks. Background agents are launched, read, resumed, cancelled, cleared and
 deleted here; verbs of shared tasks alone are those of `runtime.tasks.verbs`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from msgspec import convert
+from msgspec.structs import replace
+
 from perdure.core.log import events
-from perdure.core.session.child_tasks import ChildTask, task_answer
+from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.naming import check_id
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import Conflict, NotFound
-from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, parse_timeout
-from perdure.runtime.diagnosis.waits import WAITING_FOR
+from perdure.runtime.agents.delegation import parse_timeout
+from perdure.runtime.diagnosis.tasks import WAITING_FOR
 from perdure.runtime.records.entries import SessionEntry, SessionRef
-from perdure.runtime.sessions.background import Gone, never, task_json
+from perdure.runtime.sessions.background import Gone, background_view, never
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.sessions.task_lists import AnyTask, check_query
-from perdure.runtime.tasks import values
+from perdure.runtime.sessions.task_lists import ListedTask, check_query
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.sessions.verbs.caller_views import CallerViews
 from perdure.runtime.tasks.values import TaskRef
 from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.runtime.views import Result
-
-Json = dict[str, Any]
+from perdure.runtime.tasks.views import task_view
+from perdure.views import tasks as views
+from perdure.views.findings import Finding
+from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS
+from perdure.views.tasks import AgentOutcome, AnyTask, BackgroundTask, ChangedTask, RemovedTask
 
 PAUSE_S: Final = 15  # between two signs of life of a list that is followed
 LIST_EVERY_S: Final = 0.2  # a list or task that is followed is not read more often
 LATELY: Final = 1_000  # sessions in which an id that is not a task's is looked for
-
-
-def any_task_json(task: AnyTask) -> Json:
-    """Return a task of any kind as a row of the list."""
-    return values.task_json(task) if isinstance(task, TaskRecord) else task_json(task)
+SENT: Final = "The follow-up was sent."
 
 
 class AnyTaskVerbs:
     """Tasks of every kind, for one caller; without a tenant, lists have those of all tenants."""
 
-    def __init__(
-        self,
-        service: Service,
-        tenant: str | None,
-        by: str | None = None,
-        via: str = "python",
-        *,
-        drive: bool = False,
-    ) -> None:
-        self.shared = TaskVerbs(service.tasks, tenant)
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self.shared = TaskVerbs(service.tasks, caller.tenant)
         self._service = service
         self._background = service.background
-        self._tenant = tenant
-        self._by = by
-        self._via = via
-        self._drive = drive  # sessions that the caller waits for are driven here
+        self._caller = caller
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def list(self, filters: Mapping[str, Any]) -> Json:
-        """List tasks, newest first: `{success, tasks, count}`; the count is that of all matches."""
+    async def list(self, filters: Mapping[str, Any]) -> views.TaskPage:
+        """List tasks, newest first, with the number of all matches."""
         query = check_query(filters)
-        tasks = await self._service.all_tasks.page(self._tenant, query)
-        count = await self._service.all_tasks.count(self._tenant, query)
-        return {"success": True, "tasks": await self._rows(tasks), "count": count}
+        tasks = await self._service.all_tasks.page(self._caller.tenant, query)
+        count = await self._service.all_tasks.count(self._caller.tenant, query)
+        return views.TaskPage(tasks=await self._views(tasks), count=count)
 
-    async def _rows(self, tasks: Sequence[AnyTask]) -> Sequence[Json]:
-        """Return the rows of a list; those of background agents have what they wait for."""
+    async def _views(self, tasks: Sequence[ListedTask]) -> tuple[AnyTask, ...]:
+        """Return the rows of a list; those of background agents say why they do not move."""
         children = [task for task in tasks if isinstance(task, ChildTask)]
-        waiting = {
-            (task.tenant, task.id): fields
-            for task, fields in await self._background.with_waiting(children)
-        }
-        return [
-            {**any_task_json(task), **waiting.get((task.tenant, task.id), {})}
-            if isinstance(task, ChildTask)
-            else any_task_json(task)
+        reasons = iter(await self._background.with_reasons(children, self._caller.acts))
+        return tuple(
+            _with_reasons(*next(reasons)) if isinstance(task, ChildTask) else task_view(task)
             for task in tasks
-        ]
+        )
 
-    async def get(self, task_id: str) -> Json:
-        """Return `{success, taskId, status, task}`. Raises NotFound, also for the id of a run."""
+    async def get(self, task_id: str) -> AnyTask:
+        """Return a task. Raises NotFound, also for the id of a run."""
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.get(task_id)
-        (row,) = await self._rows([task])
-        return _changed(task, task=await self._details(task, row))
-
-    async def _details(self, task: ChildTask, row: Json) -> Json:
-        """Return the row of a background agent with what its session says."""
+        ((_, reasons),) = await self._background.with_reasons([task], self._caller.acts)
+        view = _with_reasons(task, reasons)
         try:
             result = await self._service.listed_result(await self._background.session(task))
         except NotFound:
-            return {**row, **_NO_SESSION}
-        return {**row, **_session_fields(result)}
+            return view
+        result = CallerViews(self._service, self._caller).session(result)
+        return replace(
+            view,
+            state=result.state,
+            output=result.output_json,
+            error=result.error,
+            findings=result.findings,
+            pending=result.pending,
+        )
 
     async def output(
         self,
@@ -102,7 +94,7 @@ class AnyTaskVerbs:
         block: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
         gone: Gone = never,
-    ) -> Json:
+    ) -> AgentOutcome:
         """Return the outcome of a background agent, or that it is still running; takes nothing.
 
         With `block`, wait until the run has ended, at most `timeout` ms.
@@ -110,16 +102,16 @@ class AnyTaskVerbs:
         wait_ms = _wait_ms(timeout, block=block)
         task = await self._child(task_id, "read")
         if wait_ms is not None and task.may_move:
-            task = await self._background.wait(task, wait_ms, drive=self._drive, gone=gone)
-        return _outcome(await self._background.outcome(task))
+            task = await self._background.wait(task, wait_ms, drive=self._caller.drives, gone=gone)
+        return _outcome(task, await self._background.outcome(task))
 
-    async def _find(self, task_id: str) -> AnyTask:
+    async def _find(self, task_id: str) -> ListedTask:
         """Return a task of any kind. Raises NotFound."""
-        row = await self._service.tasks.registry.find(TaskRef(self._tenant or "", task_id))
+        row = await self._service.tasks.registry.find(TaskRef(self._caller.home_tenant, task_id))
         if row is not None:
             return row
         try:
-            return await self._background.get(self._tenant, check_id(task_id, "task id"))
+            return await self._background.get(self._caller.tenant, check_id(task_id, "task id"))
         except NotFound as error:
             raise await self._as_run(task_id) or error from None
 
@@ -132,7 +124,7 @@ class AnyTaskVerbs:
             return None
         page = await self._service.recent_page(None, LATELY)
         for record in (SessionEntry.decode_listed(entry).record for entry in page.entries):
-            if record.task_id == task_id and self._tenant in (None, record.tenant):
+            if record.task_id == task_id and self._caller.tenant in (None, record.tenant):
                 name = record.id
                 return NotFound(
                     f"{task_id} is a run of session {name}, not a task",
@@ -169,18 +161,18 @@ class AnyTaskVerbs:
         parent: str | None = None,
         description: str | None = None,
         key: str | None = None,
-    ) -> tuple[Json, bool]:
-        """Launch a background agent: `{success, taskId, status, resumeCount, task}`; is it new?"""
+    ) -> tuple[BackgroundTask, bool]:
+        """Launch a background agent, and return whether it is new."""
         task, is_new = await self._background.launch(
-            self._tenant or "",
+            self._caller.home_tenant,
             agent,
             prompt,
             parent=parent,
             description=description,
             key=None if key is None else check_id(key, "key"),
-            by=self._by,
+            by=self._caller.actor(),
         )
-        return _changed(task, task=task_json(task)), is_new
+        return background_view(task), is_new
 
     async def resume(
         self,
@@ -191,7 +183,7 @@ class AnyTaskVerbs:
         timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
         key: str | None = None,
         gone: Gone = never,
-    ) -> Json:
+    ) -> AgentOutcome:
         """Send a follow-up to a completed background agent.
 
         With `block`, wait for the answer and take it. If the caller is gone by then, or `timeout`
@@ -201,78 +193,80 @@ class AnyTaskVerbs:
         task = await self._child(task_id, "resumed")
         key = None if key is None else check_id(key, "key")
         task = await self._background.resume(
-            task, message, key=key, wait_ms=wait_ms, by=self._by, via=self._via
+            task, message, key=key, wait_ms=wait_ms, by=self._caller.actor(), via=self._caller.via
         )
         if wait_ms is None:
-            return _changed(task, message=SENT)
+            return AgentOutcome(task=background_view(task), message=SENT)
         answer = await self._background.wait_and_take(
-            task, wait_ms, self._by, drive=self._drive, gone=gone
+            task, wait_ms, self._caller.actor(), drive=self._caller.drives, gone=gone
         )
-        return _outcome(answer)
+        with suppress(NotFound):  # it was deleted meanwhile
+            task = await self._background.get(task.tenant, task_id)
+        return _outcome(task, answer)
 
-    async def clear(self, parent: str) -> Json:
+    async def clear(self, parent: str) -> views.ClearedAgents:
         """Cancel the running background agents of a session and remove all from lists."""
-        tasks = await self._background.clear(self._tenant or "", parent, self._by)
-        rows = [task_answer(task) for task in tasks]
-        return {"success": True, "parent": parent, "cleared": len(tasks), "tasks": rows}
+        tasks = await self._background.clear(self._caller.home_tenant, parent, self._caller.actor())
+        cleared = tuple(map(background_view, tasks))
+        return views.ClearedAgents(parent=parent, cleared=len(tasks), tasks=cleared)
 
     # --- of every kind ------------------------------------------------------------------------
 
-    async def cancel(self, task_id: str, reason: str | None = None) -> Json:
-        """Cancel a task: `{success, taskId, status, task}`. Raises Conflict if it has ended."""
+    async def cancel(self, task_id: str, reason: str | None = None) -> AnyTask:
+        """Cancel a task. Raises Conflict if it has ended."""
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.cancel(task_id)
-        task = await self._background.cancel(task, self._by, reason, self._via)
-        return _changed(task, task=task_json(task))
+        task = await self._background.cancel(task, self._caller.actor(), reason, self._caller.via)
+        return background_view(task)
 
-    async def delete(self, task_id: str) -> Json:
-        """Delete a task with everything it has: `{success, taskId, message}`."""
+    async def delete(self, task_id: str) -> views.DeletedTask:
+        """Delete a task with everything it has."""
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.delete(task_id)
-        await self._background.delete(task, self._by, self._via)
+        await self._background.delete(task, self._caller.actor(), self._caller.via)
         message = f"Task {task_id}, its session and everything that it launched were deleted"
-        return {"success": True, "taskId": task_id, "message": message}
+        return views.DeletedTask(task_id=task_id, message=message)
 
     # --- following ----------------------------------------------------------------------------
 
-    async def follow(self, filters: Mapping[str, Any]) -> AsyncIterator[Json | None]:
-        """Yield each task of a page of the list, and each that changes; None after a pause.
-
-        Items are `{type: "task", task}` and, for tasks that left the page,
-        `{type: "removed", taskId}`.
-        """
-        rows: dict[tuple[str, str], Json] = {}
+    async def follow(
+        self, filters: Mapping[str, Any]
+    ) -> AsyncGenerator[ChangedTask | RemovedTask | None, None]:
+        """Yield each task of a page of the list, and each that changes; None after a pause."""
+        rows: dict[tuple[str, str], AnyTask] = {}
         while True:
             cursor = await self._service.feed.end()
-            page = (await self.list(filters))["tasks"]
-            present = {(row["tenant"], row["id"]): row for row in page}
+            page = (await self.list(filters)).tasks
+            present = {(row.tenant, row.id): row for row in page}
             for tenant, task_id in rows.keys() - present.keys():
-                yield {"type": "removed", "taskId": task_id, "tenant": tenant}
+                yield RemovedTask(task_id=task_id, tenant=tenant)
             changed = [row for key, row in present.items() if rows.get(key) != row]
             for row in reversed(changed):  # the oldest first, as they happened
-                yield {"type": "task", "task": row}
+                yield ChangedTask(task=row)
             rows = present
             while not await self._has_grown(cursor):
                 yield None
             await asyncio.sleep(LIST_EVERY_S)
 
-    async def follow_task(self, task_id: str) -> AsyncIterator[Json | None]:
+    async def follow_task(
+        self, task_id: str
+    ) -> AsyncGenerator[ChangedTask | RemovedTask | None, None]:
         """Yield a task, and again whenever it has changed, until it is deleted; None: a pause."""
-        row: Json | None = None
+        row: AnyTask | None = None
         while True:
             cursor = await self._service.feed.end()
             try:
-                task = (await self.get(task_id))["task"]
+                task = await self.get(task_id)
             except NotFound:
                 if row is None:
                     raise
-                yield {"type": "removed", "taskId": task_id, "tenant": row["tenant"]}
+                yield RemovedTask(task_id=task_id, tenant=row.tenant)
                 return
             if task != row:
                 row = task
-                yield {"type": "task", "task": task}
+                yield ChangedTask(task=task)
             while not await self._has_grown(cursor):
                 yield None
             await asyncio.sleep(LIST_EVERY_S)
@@ -288,34 +282,25 @@ class AnyTaskVerbs:
         return True
 
 
-_OUTCOME: Final = ("status", "resumeCount", "queued", "output", "error", WAITING_FOR, "message")
-_NO_SESSION: Final[Json] = {
-    "state": None,
-    "output": None,
-    "error": None,
-    "problem": None,
-    "pending": [],
-}
-SENT: Final = "The follow-up was sent."
+def _with_reasons(task: ChildTask, reasons: Mapping[str, Any]) -> BackgroundTask:
+    """Return the view of a background agent, with why it does not move."""
+    waiting = convert(reasons.get(WAITING_FOR, ()), tuple[views.WaitingApproval, ...])
+    findings = convert(reasons.get("findings", ()), tuple[Finding, ...])
+    return background_view(task, waiting_for=waiting, findings=findings)
 
 
-def _changed(task: ChildTask, /, **more: Any) -> Json:
-    names: Json = {"taskId": task.id, "status": task.status, "resumeCount": task.resume_count}
-    names |= {"queued": True} if task.is_queued else {}
-    return {"success": True, **names, **more}
-
-
-def _outcome(answer: Json) -> Json:
-    """Return the answer about a background agent as HTTP and the command line have it."""
-    values: Json = {key: answer[key] for key in _OUTCOME if key in answer}
-    return {"success": True, "taskId": answer["task_id"], **values}
+def _outcome(task: ChildTask, answer: Mapping[str, Any]) -> AgentOutcome:
+    """Return the answer about a run of a background agent, which may run again since."""
+    view = replace(
+        _with_reasons(task, answer),
+        status=answer["status"],
+        resume_count=answer["resumeCount"],
+        queued=answer.get("queued", False),
+    )
+    values = {name: answer.get(name) for name in ("output", "error", "message")}
+    return AgentOutcome(task=view, **values)
 
 
 def _wait_ms(timeout: float | None, *, block: bool) -> int | None:
     """Return how long a caller waits; None: not at all, and the timeout does not count."""
     return parse_timeout(DEFAULT_TIMEOUT_MS if timeout is None else timeout) if block else None
-
-
-def _session_fields(result: Result[Any]) -> Json:
-    session = result.to_json()
-    return {key: session[key] for key in _NO_SESSION}

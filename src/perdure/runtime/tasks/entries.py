@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from perdure.core.session import child_tasks
-from perdure.core.session.naming import MAX_ID, check_id
+from perdure.core.session.naming import check_id
 from perdure.core.tasks import locks, record
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.values import TaskRef, check_task_id, task_not_found
 from perdure.store.base import Check, Entry, Gone, Heads, NoStream, Put, Store, VersionMoved, Write
+from perdure.views.literals import MAX_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A handle belongs to one principal and tenant. It is an entry of the stream of it
 the session of a background agent), so it is erased together with it.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct, field
@@ -36,6 +36,14 @@ class CallHandle(Struct, frozen=True, kw_only=True, omit_defaults=True):
     work: WorkRef
     created_at: int = field(name="createdAt")
     digest: str = ""  # of the arguments, if the call is repeated with the handle as its state
+    is_reserved: bool = field(name="isReserved", default=False)  # the answer is for this call alone
+
+
+class RepeatedCall(TypedDict, total=False):
+    """Fields of a handle that is the state of a repeated call."""
+
+    digest: str
+    is_reserved: bool
 
 
 _decoder = msgspec.json.Decoder(CallHandle)
@@ -48,7 +56,7 @@ class CallHandles:
         self._store = store
 
     async def create(
-        self, tenant: str, principal: str, tool: str, work: WorkRef, digest: str = ""
+        self, tenant: str, principal: str, tool: str, work: WorkRef, **more: Unpack[RepeatedCall]
     ) -> CallHandle:
         """Record a handle; it is durable when this returns. Raises NotFound."""
         handle = CallHandle(
@@ -58,7 +66,7 @@ class CallHandles:
             tool=tool,
             work=work,
             created_at=self._store.now(),
-            digest=digest,
+            **more,
         )
         data = msgspec.json.encode(handle)
         put = Put(KIND, handle.id, 0, work.stream, "open", None, data)

@@ -26,9 +26,9 @@ from perdure.runtime.tasks.values import (
 )
 from perdure.runtime.tasks.writer import TaskCommit, TaskWriter
 from perdure.store.base import Gone, NoStream, Record, Store, VersionMoved
+from perdure.views.task_bodies import MAX_LINES
 
 _PAGE: Final = 500
-MAX_LINES: Final = 10_000  # of one batch
 FOLLOW_S: Final = 5.0  # the longest pause between two looks at a log that is followed
 _PER_RECORD: Final = 1_000  # lines of one record
 

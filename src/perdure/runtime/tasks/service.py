@@ -83,7 +83,8 @@ class Tasks:
         settle = self.executions.settle_left
         targets = CheckpointTargets(store, self.writer, self.mirror, settle)
         limits = CheckpointLimits(disk=options.executions.limits.disk_bytes)
-        self.workspace_files = WorkspaceFiles(targets, options.executions.run_as)
+        run_as = options.executions.run_as
+        self.workspace_files = WorkspaceFiles(targets, run_as, limits.disk)
         self.checkpoints = Checkpoints(targets, limits)
         self.restores = Restores(targets, self.checkpoints, limits)
         self.transfer = CheckpointTransfer(targets, self.checkpoints, limits)

@@ -5,11 +5,11 @@ from contextlib import suppress
 from typing import Final
 
 from perdure.core.session import naming as index
+from perdure.core.session.naming import session_not_found
 from perdure.core.tasks.executions import CapturedOutput, ExecutionFact
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.ids import hashed_id
-from perdure.runtime.records.entries import session_not_found
 from perdure.runtime.tasks.executions.requests import check_request, duration_argument
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import TaskRef, check_task_id

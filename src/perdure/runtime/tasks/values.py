@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core.json_depth import encode_value
-from perdure.core.session.naming import MAX_ID, check_id
+from perdure.core.session.naming import check_id
 from perdure.core.tasks.facts import AgentDecision, LogEntry
 from perdure.core.tasks.record import KINDS, TaskKind, TaskRecord
 from perdure.core.tasks.state_file import TaskState
@@ -24,14 +24,15 @@ from perdure.errors import (
     Refused,
     StoreError,
 )
-from perdure.runtime.views import instant
 from perdure.sandbox.base import Guarantee
+from perdure.views.base import instant
+from perdure.views.literals import MAX_ID
+from perdure.views.task_bodies import MAX_NAME
 
 T = TypeVar("T")
 
 StatusName = Literal["pending", "running", "completed", "failed", "cancelled"]
 SYSTEM: Final = "system"  # owner of a task unless the caller names one
-MAX_NAME: Final = 1_000
 MAX_ROW_BYTES: Final = 1_000_000  # of a task's metadata or result
 _PATH_PARTS: Final = ("/", "\\")
 
@@ -108,7 +109,7 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class TaskCheckpoint:
     """A checkpoint of a task; `problem` says why its manifest cannot be read."""
 
     id: str
@@ -118,6 +119,8 @@ class Checkpoint:
     files: list[str] = field(default_factory=list)
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
     problem: str | None = None
+    size: int = field(default=0, repr=False)  # of its files, in bytes
+    at: int = field(default=0, repr=False)  # when it was taken or imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +398,17 @@ def check_decision(value: Any, now: int) -> AgentDecision:
             None if decision.metadata is None else json_object(decision.metadata, "metadata")
         ),
     )
+
+
+def check_description(value: Any) -> str:
+    """Return the description of a checkpoint. Raises Refused INVALID_REQUEST."""
+    if not isinstance(value, str) or len(value) > 1_000:
+        raise Refused(
+            "a description must be text of at most 1,000 characters",
+            code="INVALID_REQUEST",
+            hint="say in one line why the checkpoint is taken",
+        )
+    return check_storable(value, "a description")
 
 
 def _timestamp(value: Any, now: int) -> str:

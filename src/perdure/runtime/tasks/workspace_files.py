@@ -4,6 +4,7 @@ import errno
 import heapq
 import os
 import stat
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,10 +18,13 @@ from perdure.runtime.tasks.checkpoints.targets import CheckpointTargets
 from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write
 from perdure.runtime.tasks.values import TaskRef, check_storable, invalid
 from perdure.sandbox.base import RunAs
+from perdure.sandbox.workspace import used_bytes
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
 MAX_DEPTH: Final = 100
 MAX_LISTED: Final = 500  # entries of one folder
+_BLOCK: Final = 4096  # bytes that a small file takes, at least
+_MAX_KNOWN: Final = 1_000  # workspaces whose size is remembered
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -37,9 +41,14 @@ class FolderEntry:
 class WorkspaceFiles:
     """Files of the tasks whose folders are here."""
 
-    def __init__(self, targets: CheckpointTargets, run_as: RunAs | None) -> None:
+    def __init__(
+        self, targets: CheckpointTargets, run_as: RunAs | None, disk_bytes: int | None
+    ) -> None:
         self._targets = targets
         self._run_as = run_as if os.geteuid() == 0 else None
+        self._disk_bytes = disk_bytes
+        # Bytes of workspaces when they were measured last, and what was written since.
+        self._used: OrderedDict[Path, int] = OrderedDict()
 
     async def read(self, ref: TaskRef, path: Any) -> bytes:
         """Return the content of a regular file. Raises NotFound, Refused."""
@@ -70,10 +79,31 @@ class WorkspaceFiles:
             raise _too_large(names, len(content))
         target = await self._targets.find(ref)
         async with self._targets.exclusive(target):  # a restore would exchange the workspace
+            await self._check_space(target.folder / WORKSPACE, len(content) + _BLOCK)
             await to_thread.run_sync(
                 self._write, target.folder / WORKSPACE, names, content, mode & 0o777
             )
         return len(content)
+
+    async def _check_space(self, workspace: Path, size: int) -> None:
+        """Count bytes against the disk limit of commands. Raises Refused DISK_LIMIT.
+
+        A workspace is measured only if it may be full, or if nothing is known about it.
+        """
+        limit = self._disk_bytes
+        if limit is None:
+            return
+        used = self._used.pop(workspace, limit)
+        if used + size > limit:
+            try:
+                used = await used_bytes(workspace)
+            except OSError:  # no process could be started, as when commands are watched
+                used = 0
+        if used + size > limit:
+            raise _disk_full(limit)
+        self._used[workspace] = used + size
+        if len(self._used) > _MAX_KNOWN:
+            self._used.popitem(last=False)
 
     def _write(self, root: Path, names: list[bytes], content: bytes, mode: int) -> None:
         folder = temporary = None
@@ -236,6 +266,14 @@ def _path_error(names: list[bytes], error: OSError, root: Path) -> NotFound | Re
             hint="links, folders and devices of a workspace are not followed",
         )
     return cannot_write(root / path, error)
+
+
+def _disk_full(limit: int) -> Refused:
+    return Refused(
+        f"the workspace would have more than {limit:,} bytes, which tasks.limits.disk allows",
+        code="DISK_LIMIT",
+        hint="remove files with a command, or raise tasks.limits.disk",
+    )
 
 
 def _too_large(names: list[bytes], size: int) -> Refused:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 
 from perdure.core.durations import format_ms
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.record import PendingResult
 from perdure.errors import ToolError
+from perdure.runtime import host
 from perdure.runtime.tools.signature import Signature
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.user_code import CONTAINED, UserCode, error_line
@@ -77,11 +77,16 @@ async def is_valid_result(tool: Tool[..., Any], result: PendingResult) -> bool:
 
 
 async def invoke(
-    tool: Tool[..., Any], ctx: Context, *, limiter: anyio.CapacityLimiter | None = None
+    tool: Tool[..., Any],
+    ctx: Context,
+    *,
+    limiter: anyio.CapacityLimiter | None = None,
+    before: Callable[[], None] | None = None,
 ) -> Any:
     """Run a tool on `ctx.args` and return its value.
 
-    A plain function runs in a worker thread, which is abandoned when the call is cancelled.
+    A plain function runs in a worker thread, which is abandoned when the call is cancelled; the
+    thread calls `before` first, since it may have waited for its turn.
     Raises what the tool raises, ToolError TOOL_TIMEOUT, Refused ARGS_INVALID.
     """
     with UserCode("tool", tool.name, ctx.tenant, ctx.session_id):
@@ -89,9 +94,9 @@ async def invoke(
         # The timeout of a deferred tool limits its result, not its start.
         limit = None if tool.deferred else tool.timeout_ms
         if limit is None:
-            return await _run_call(call, limiter)
+            return await _run_call(call, limiter, before)
         with anyio.move_on_after(limit / 1_000):
-            return await _run_call(call, limiter)
+            return await _run_call(call, limiter, before)
     raise ToolError(f"{tool.name} timed out after {format_ms(limit)}", code="TOOL_TIMEOUT")
 
 
@@ -112,17 +117,23 @@ def _call_arguments(
     return positional, keywords
 
 
-async def _run_call(call: Callable[[], Any], limiter: anyio.CapacityLimiter | None) -> Any:
+async def _run_call(
+    call: Callable[[], Any],
+    limiter: anyio.CapacityLimiter | None,
+    before: Callable[[], None] | None,
+) -> Any:
     if is_async_function(call):
         return await call()
-    contained = functools.partial(_call_contained, call)
-    result = await anyio.to_thread.run_sync(contained, abandon_on_cancel=True, limiter=limiter)
+    contained = functools.partial(_call_contained, call, before)
+    result = await host.run_in_thread(contained, abandon_on_cancel=True, limiter=limiter)
     return await result if inspect.isawaitable(result) else result
 
 
-def _call_contained(call: Callable[[], Any]) -> Any:
+def _call_contained(call: Callable[[], Any], before: Callable[[], None] | None) -> Any:
     """Call a function in its thread; a GeneratorExit from there would close our coroutines."""
     with CONTAINED:
+        if before is not None:
+            before()
         return call()
 
 

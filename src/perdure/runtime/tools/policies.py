@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from perdure.core.literals import DecisionKind, Role
 from perdure.core.log.events import ApprovalPolicy
 from perdure.errors import ConfigError
+from perdure.views.literals import DecisionKind, Role
 
 
 def approval_policy(

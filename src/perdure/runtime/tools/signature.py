@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from perdure.errors import ConfigError
-from perdure.runtime.values import Context, File, PendingCall
+from perdure.runtime.values import Context, File
+from perdure.views.calls import PendingCall
 
 _SECTION: Final = re.compile(
     r"(args|arguments|parameters|params|keyword args|other parameters|returns?|yields?|raises"

@@ -26,7 +26,6 @@ from typing import (
 )
 
 from perdure.core.json_values import schema_problems
-from perdure.core.literals import CallKind, DecisionKind, OnCrash
 from perdure.core.log.events import ApprovalPolicy
 from perdure.core.log.redaction import secret_arguments
 from perdure.core.pending.record import PendingResult
@@ -36,6 +35,7 @@ from perdure.runtime.tools.binding import Binding, bind, tool_name
 from perdure.runtime.tools.policies import approval_policy
 from perdure.runtime.tools.signature import Signature, deps_type
 from perdure.runtime.values import Context, Duration, parse_duration
+from perdure.views.literals import CallKind, DecisionKind, OnCrash
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

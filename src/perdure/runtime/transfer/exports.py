@@ -1,7 +1,7 @@
 """Export of a session as lines of JSON."""
 
 import base64
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -9,17 +9,19 @@ import msgspec
 
 from perdure.core.json_depth import check_readable
 from perdure.core.log import codec, events
-from perdure.core.log.events import Content
+from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.redaction import redact_event_data
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import queues
+from perdure.core.session.naming import SessionRecord, parse_session_stream
 from perdure.errors import Corrupt
 from perdure.runtime.records.content import read_bytes
-from perdure.runtime.records.entries import SessionEntry, open_calls
+from perdure.runtime.records.entries import SessionEntry, all_entries
 from perdure.runtime.records.log import unreadable_record
 from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
+from perdure.runtime.transfer.readable import LogSummary
 from perdure.store.base import NoStream, Record, Store
 
 FORMAT: Final = 1
@@ -37,6 +39,9 @@ async def export_lines(
     of salvage to its calls.
     Without its secrets an export is for reading: an import refuses it.
     """
+    session = entry.record
+    if parse_session_stream(entry.stream) != (session.tenant, session.id):
+        raise Corrupt(f"the entry of session {session.id} is at another stream, {entry.stream}")
     checksum = SessionChecksum()
     async for line in _session_lines(store, entry, secrets=secrets):
         yield checksum.add(line)
@@ -58,14 +63,12 @@ async def _session_lines(
             damage.append(error)
         else:
             yield export.event_line(record, event)
-    async for call_entry in open_calls(store, entry.stream):
-        try:
-            call = pending.decode(call_entry.data)
-        except Corrupt as error:  # an import creates it again from the events
-            damage.append(Corrupt(f"pending call {call_entry.key}: {error.message}"))
-            continue
-        is_redacted = bool(call.redact) and not secrets
-        yield pending_line(call.redacted if is_redacted else msgspec.Raw(call_entry.data))
+    calls = [call async for call in _calls(store, entry.stream, damage)]
+    for line in export.call_lines(calls):
+        yield line
+    if export.lacks(head, session, calls) and await _head(store, entry) == head:
+        head += 1
+        damage.append(unreadable_record(Record("", b"", seq=head, stream=entry.stream), _LOST))
     for digest in export.blobs:
         yield blob_line(digest, await read_bytes(store, digest))
     yield export.end_line(head)
@@ -94,6 +97,8 @@ class EventLines:
         self._session_id = session_id
         self._secrets = secrets
         self._redacted = 0
+        self._summary = LogSummary()
+        self._added: list[StampedEvent] = []  # to the lines, and not to the summary yet
 
     def event_line(self, record: Record, event: events.Event) -> bytes:
         """Return the line of the next event."""
@@ -101,7 +106,29 @@ class EventLines:
         self._redacted += data is not record.data
         self.blobs |= dict.fromkeys(event_blobs(event))
         self._seqs.append(record.seq)
+        self._added.append(StampedEvent(record.seq, record.at, event))
+        if len(self._added) == _PAGE:
+            self._summarize()
         return _line(seq=record.seq, type=record.type, timestamp=record.at, data=_single_line(data))
+
+    def call_lines(self, calls: Iterable[tuple[PendingRecord, bytes]]) -> Iterator[bytes]:
+        """Yield the lines of the open ones of these calls."""
+        for call, data in calls:
+            if call.is_open:
+                is_redacted = bool(call.redact) and not self._secrets
+                yield pending_line(call.redacted if is_redacted else msgspec.Raw(data))
+
+    def lacks(
+        self, head: int, session: SessionRecord, calls: Iterable[tuple[PendingRecord, bytes]]
+    ) -> bool:
+        """Return whether an entry knows of events after the head, which can be read."""
+        self._summarize()
+        is_complete = self._seqs[-1:] == [head]
+        return is_complete and self._summary.lacks(session, (call for call, _ in calls))
+
+    def _summarize(self) -> None:
+        self._summary.add(self._added)
+        self._added.clear()
 
     def end_line(self, head: int) -> bytes:
         """Return the line that completes the session, with the ranges of seqs that it lacks."""
@@ -110,6 +137,18 @@ class EventLines:
         lost = [(a + 1, b - 1) for a, b in pairwise(ends) if b > a + 1]
         damaged = {"lost": lost} if lost else {}
         return _line(end=self._session_id, events=len(self._seqs), **redacted, **damaged)
+
+
+async def _calls(
+    store: Store, stream: str, damage: list[Corrupt]
+) -> AsyncIterator[tuple[PendingRecord, bytes]]:
+    """Yield the calls that have an entry, with its data; add why an open one cannot be read."""
+    async for entry in all_entries(store, "pending", stream=stream):
+        try:
+            yield pending.decode(entry.data), entry.data
+        except Corrupt as error:  # an import creates it again from the events
+            if entry.state == "open":
+                damage.append(Corrupt(f"pending call {entry.key}: {error.message}"))
 
 
 async def _check_blobs(store: Store, record: Record, event: events.Event) -> None:

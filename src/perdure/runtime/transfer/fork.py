@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from anyio import to_thread
-
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
 from perdure.core.session.naming import SessionRecord, check_id
 from perdure.core.session.state import fold
 from perdure.core.transfer.forks import copy_events, settled_point
 from perdure.errors import Conflict, Corrupt
+from perdure.runtime import host
 from perdure.runtime.ids import new_id
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record, decode_record, reading
@@ -57,7 +56,7 @@ async def _create(
     """Create the fork of a log; a caller that has a long log keeps its turn until then."""
     # Of a long log the copy takes a second, in which the event loop has other work.
     copied = partial(_copy, entry.record, log, name, at, store.now())
-    return await create_session(store, await to_thread.run_sync(copied))
+    return await create_session(store, await host.run_in_thread(copied))
 
 
 def _copy(

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Final
 
 import msgspec
-from anyio import to_thread
 from msgspec.structs import replace
 
 from perdure.core.json_depth import check_body_depth
@@ -24,6 +23,7 @@ from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord, check_id, check_tenant
 from perdure.core.transfer.salvage import Remains, SalvagedCall, SalvagedLog, salvage
 from perdure.errors import Conflict, PerdureError, Refused
+from perdure.runtime import host
 from perdure.runtime.records.content import content_digest, store_bytes
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.checksum import changed_sessions, plain_line
@@ -132,7 +132,7 @@ async def import_lines(
     Raises Refused, which names the line, or Conflict if one of the sessions exists.
     """
     # Beside the event loop, as the fold below: a long log takes a second.
-    archive = await to_thread.run_sync(_read, lines)
+    archive = await host.run_in_thread(_read, lines)
     for bundle in archive.sessions.values():
         if tenant is not None and bundle.tenant != tenant:
             raise Refused(
@@ -303,7 +303,7 @@ def _orphans(archive: _Archive) -> Iterator[PendingRecord]:
 async def _create(store: Store, archive: _Archive, bundle: _ArchivedSession) -> ImportedSession:
     if not bundle.log and not bundle.lost:
         raise _invalid(f"session {bundle.session_id!r} has no events")
-    session, salvaged = await to_thread.run_sync(_new_session, archive, bundle, store.now())
+    session, salvaged = await host.run_in_thread(_new_session, archive, bundle, store.now())
     try:
         await create_session(store, session)
     except (HeadMoved, VersionMoved) as error:

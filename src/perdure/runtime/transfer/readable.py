@@ -1,13 +1,14 @@
 """The readable part of a damaged session, as an inspector finds it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from perdure.core.json_depth import check_readable
-from perdure.core.log import codec
+from perdure.core.log import codec, events
 from perdure.core.log.events import StampedEvent
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
@@ -15,6 +16,7 @@ from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
 from perdure.core.session.child_tasks import TASK, ChildTask
 from perdure.core.session.naming import SessionRecord
+from perdure.core.session.state import State, fold
 from perdure.core.transfer.salvage import Remains
 from perdure.errors import Corrupt
 from perdure.store.inspect import StoredRecord, StreamInspection
@@ -27,6 +29,7 @@ class ReadableLog:
     events: tuple[StampedEvent, ...] = ()
     unreadable: tuple[tuple[int, str], ...] = ()  # seq (0: unknown), reason
     missing: tuple[int, ...] = ()  # seqs
+    state: State = field(default_factory=State)
 
     @property
     def lost(self) -> list[int]:
@@ -56,7 +59,38 @@ def read_readable(stream: StreamInspection) -> ReadableLog:
     head = max(stream.head, 0 if session is None else session.head)
     missing = tuple(seq for seq in range(1, head + 1) if seq not in seqs)
     in_order = tuple(readable[seq] for seq in sorted(readable))
-    return ReadableLog(in_order, tuple(unreadable), missing)
+    summary = LogSummary()
+    summary.add(in_order)
+    if head in readable and summary.lacks(session, _entries(stream, "pending", pending.decode)):
+        missing = (*missing, head + 1)
+    return ReadableLog(in_order, tuple(unreadable), missing, summary.state)
+
+
+@dataclass(slots=True)
+class LogSummary:
+    """The state of a log and its votes, to compare with the entries of its session."""
+
+    state: State = field(default_factory=State)
+    votes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, log: Sequence[StampedEvent]) -> None:
+        """Add the next events."""
+        self.state = fold(log, self.state)
+        self.votes.update(
+            item.event.pending_id for item in log if isinstance(item.event, events.Vote)
+        )
+
+    def lacks(self, session: SessionRecord | None, calls: Iterable[PendingRecord]) -> bool:
+        """Return whether an entry has what the log lacks: an end, or a decision or vote on a call.
+
+        One commit writes both, so the last records of the log are lost.
+        """
+        run, votes = self.state.run, self.votes
+        is_over = session is not None and session.is_over and session.problem is None
+        if is_over and session and run and run.end is None and run.id == session.task_id:
+            return True
+        ahead = {call.id for call in calls if not call.is_open or len(call.votes) > votes[call.id]}
+        return not ahead.isdisjoint(self.state.pending_ids)
 
 
 def _decode(record: StoredRecord) -> StampedEvent:
@@ -69,6 +103,9 @@ def read_remains(stream: StreamInspection, log: ReadableLog) -> Remains:
     """Return everything of a session that can be read: its log and its entries."""
     session = session_record_of(stream)
     calls: list[PendingRecord] = _entries(stream, "pending", pending.decode)
+    if stream.row == "sound":  # then it says whose they must be
+        names = index.parse_session_stream(stream.stream)
+        calls = [call for call in calls if (call.tenant, call.session_id) == names]
     tasks: list[ChildTask] = _entries(stream, TASK, child_tasks.decode_task)
     own = "" if session is None else session.background
     launched = [task for task in tasks if task.id != own]

@@ -28,7 +28,7 @@ from perdure.core.webhooks.deliveries import (
     Occasion,
 )
 from perdure.runtime.ids import secret_id
-from perdure.runtime.views import pending_json
+from perdure.runtime.views import call_view
 from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.store.base import Put, Record, Store, VersionMoved, Write
@@ -124,7 +124,7 @@ class Outbox:
 
     def _call_facts(self, record: PendingRecord, put: Put, moved: set[str]) -> Iterator[_Fact]:
         names = (record.tenant, record.session_id, record.hooks)
-        data = pending_json(record, self.callback_url(record))
+        data = call_view(record, self.callback_url(record)).to_json()
         occasion = deliveries.call_occasion(record, is_new=put.expect == 0)
         if occasion is not None:
             yield _Fact(occasion, *names, data, record)

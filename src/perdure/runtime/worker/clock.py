@@ -5,16 +5,16 @@ or only that of another process was ahead. So it also looks now and then whether
 changed in the future.
 """
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from perdure.core.literals import RunState
 from perdure.errors import NotFound
+from perdure.runtime import host
 from perdure.runtime.records.entries import SessionEntry, decode_readable
 from perdure.runtime.sessions.service import Service
 from perdure.store.base import Entry, Gone, NoStream, Store
+from perdure.views.literals import RunState
 
 MIN_STEP_MS: Final = 1_000
 LOOK_S: Final = 5.0  # between two looks
@@ -53,18 +53,18 @@ class RecordedAhead:
         if self._clock.must_wake():
             self._woken.clear()
             waiting = self._all()
-        elif time.monotonic() >= self._look_at:
+        elif host.elapsed() >= self._look_at:
             waiting = self._last_changed()
         else:
             return 0
-        started_at = time.monotonic()
+        started_at = host.elapsed()
         entries = [entry async for entry in waiting]
         count = 0
         for entry in entries:
             count += await self._wake(entry)
         keys = {entry.index_entry.key for entry in entries}
         self._woken = {key: version for key, version in self._woken.items() if key in keys}
-        now = time.monotonic()
+        now = host.elapsed()
         self._look_at = now + max(LOOK_S, LOOK_SHARE * (now - started_at))
         return count
 
@@ -73,7 +73,7 @@ class RecordedAhead:
         if self._woken.get(key) == version:
             return False
         with suppress(NotFound, NoStream, Gone):  # deleted meanwhile
-            await self._service.wake(entry)
+            await self._service.inbox.wake(entry)
             self._woken[key] = version
             return True
         return False

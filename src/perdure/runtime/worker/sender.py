@@ -6,7 +6,6 @@ and before recording, it is sent again; the receiver recognizes it by its id.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
@@ -25,6 +24,7 @@ from perdure.core.webhooks.deliveries import (
 )
 from perdure.core.webhooks.signatures import ID, TIMESTAMP
 from perdure.errors import PerdureError
+from perdure.runtime import host
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.webhooks.outbox import Outbox, delivery_put
 from perdure.store.base import (
@@ -68,14 +68,12 @@ class DeliverySender:
         outbox: Outbox,
         drives: Drives,
         post: Poster,
-        chance: Callable[[], float] = random.random,
     ) -> None:
         self.active = 0
         self._outbox = outbox
         self._store = outbox.store
         self._drives = drives
         self._post = post
-        self._chance = chance
 
     async def start_due(self) -> int:
         """Start sending due deliveries in the background; return how many."""
@@ -130,7 +128,7 @@ class DeliverySender:
             )
         else:
             response = await self._send(delivery, hook, stored.records[0].data)
-            chance = self._chance()
+            chance = host.chance()
             await self._record(
                 lease, lambda now: deliveries.record_attempt(now, response, self._now, chance)
             )

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
@@ -14,6 +13,7 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.queues import check_queue
 from perdure.errors import ConfigError, NotFound, PerdureError, SchemaNewer, StoreError
+from perdure.runtime import host
 from perdure.runtime.records.entries import SessionEntry, decode_readable
 from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.records.retention import Retention
@@ -176,7 +176,7 @@ class Worker:
         """Work until cancelled, or with `once` until nothing is due and nothing runs."""
         self._warn_of_missing_secret()
         self._drives.background.start()
-        self._service.worked_at = time.monotonic()
+        self._service.worked_at = host.elapsed()
         try:
             await self._work(once=once)
         finally:
@@ -207,11 +207,11 @@ class Worker:
                     if once:
                         await self._service.calls.reset_stale()
                     else:
-                        self._drives.background.run_beside(self._service.calls.reset_stale)
+                        self._drives.background.run_beside(self._reset_stale)
                         self._drives.background.run_beside(self._list_tools)
                     is_prepared = True
                 started = await self._round()
-                self._service.worked_at = time.monotonic()
+                self._service.worked_at = host.elapsed()
             except Exception as error:
                 if once or isinstance(error, SchemaNewer):  # waiting does not change it
                     raise
@@ -225,6 +225,15 @@ class Worker:
                 await self._retention.run_round()
                 return
             await self._pause()
+
+    async def _reset_stale(self) -> None:
+        """Reset calls that a stopped process was starting, as soon as the store is available."""
+        while True:
+            try:
+                return await self._service.calls.reset_stale()
+            except StoreError as error:
+                logger.warning("started calls cannot be read: %s", error.message)
+            await asyncio.sleep(1)
 
     async def _list_tools(self) -> None:
         """List the tools of the MCP servers early, and log which cannot be reached."""
@@ -280,6 +289,7 @@ class Worker:
             if started:
                 self._served[pair] = self._rounds
             total += started
+        await self._drives.log_held()
         return total
 
     async def _pause(self) -> None:

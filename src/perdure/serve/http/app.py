@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import anyio
-from fastapi import APIRouter, FastAPI
 
 from perdure.app import Runtime, service_of
-from perdure.serve.http import errors, openapi
+from perdure.serve.http import openapi
 from perdure.serve.http.auth import Authenticate
-from perdure.serve.http.dependencies import AppState
-from perdure.serve.http.direct_routes import DirectRoutes
+from perdure.serve.http.dependencies import APP_STATE, AppState
 from perdure.serve.http.middleware import (
     ROUTE_PATH,
     App,
@@ -38,25 +36,26 @@ from perdure.serve.http.routes import (
     task_logs,
     tasks,
 )
+from perdure.serve.http.table import Route, Routes
 from perdure.serve.limits import RateLimiter
 
-ROUTERS: Final[tuple[APIRouter, ...]] = (
-    results.router,  # routes are tried in order, and submitters are the most frequent callers
-    openapi.router,
-    agents.router,
-    health.router,
-    statistics.router,
-    deliveries.router,
-    pending.router,
-    sessions.router,
-    messages.router,
-    pauses.router,
-    tasks.router,
-    background.router,
-    task_logs.router,
-    checkpoints.router,
-    executions.router,
-    events.router,
+ROUTES: Final[tuple[Route, ...]] = (
+    *openapi.ROUTES,
+    *results.ROUTES,
+    *agents.ROUTES,
+    *health.ROUTES,
+    *statistics.ROUTES,
+    *deliveries.ROUTES,
+    *pending.ROUTES,
+    *sessions.ROUTES,
+    *messages.ROUTES,
+    *pauses.ROUTES,
+    *tasks.ROUTES,
+    *background.ROUTES,
+    *task_logs.ROUTES,
+    *checkpoints.ROUTES,
+    *executions.ROUTES,
+    *events.ROUTES,
 )
 
 
@@ -71,8 +70,8 @@ class Mount:
 class Pages(Protocol):
     """HTML pages beside the JSON routes, at the same addresses."""
 
-    def serve(self, app: App, api: FastAPI) -> App:
-        """Return an application that serves pages, and leaves all other requests to `app`."""
+    def add_pages(self, table: tuple[Route, ...]) -> tuple[Route, ...]:
+        """Return the table with the pages that browsers get."""
         ...
 
     def show_errors(self, app: App) -> App:
@@ -89,36 +88,36 @@ def application(
     pages: Pages | None = None,
 ) -> App:
     """Return the application under these rules; setting `closing` ends streams and waits."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.shared = app_state = AppState(
-        rt, authenticate, RateLimiter(rules.per_id), closing or anyio.Event()
+    limiter = RateLimiter(rules.per_id)
+    app_state = AppState(
+        rt, authenticate, limiter, closing or anyio.Event(), has_tokens=rules.has_tokens
     )
-    errors.install(app)
-    for router in ROUTERS:
-        app.router.routes.extend(router.routes)
     service = service_of(rt)
     mounted = {mount.path: mount.create(app_state, rules) for mount in mounts}
-    routes: App = Mounts(mounted, DirectRoutes(app))
-    if pages is None:
-        return RequestFilter(routes, rules, lambda: service.public_url, app_state.closing)
-    routes = pages.serve(routes, app)
+    table = ROUTES if pages is None else pages.add_pages(ROUTES)
     filtered = RequestFilter(
-        routes, rules, lambda: service.public_url, app_state.closing, has_pages=True
+        Server(mounted, Routes(table), app_state),
+        rules,
+        lambda: service.public_url,
+        app_state.closing,
+        has_pages=pages is not None,
     )
-    return pages.show_errors(filtered)
+    return filtered if pages is None else pages.show_errors(filtered)
 
 
-class Mounts:
+class Server:
     """ASGI application that serves mounted protocols, and leaves other paths to the routes."""
 
-    def __init__(self, mounted: dict[str, App], routes: App) -> None:
+    def __init__(self, mounted: dict[str, App], routes: Routes, app_state: AppState) -> None:
         self._mounted = mounted
         self._routes = routes
+        self._app_state = app_state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        app = self._routes
-        if scope["type"] == "http":
-            first = scope[ROUTE_PATH].split("/", 2)[1] if scope[ROUTE_PATH] else ""
-            app = self._mounted.get(f"/{first}", self._routes)
+        if scope["type"] != "http":
+            return
+        scope[APP_STATE] = self._app_state
+        first = scope[ROUTE_PATH].split("/", 2)[1] if scope[ROUTE_PATH] else ""
+        app: App = self._mounted.get(f"/{first}", self._routes)
         await app(scope, receive, send)

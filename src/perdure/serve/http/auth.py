@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
-from fastapi import Request
+from starlette.requests import Request
 
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError

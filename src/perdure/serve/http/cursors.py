@@ -1,25 +1,25 @@
 """Cursors of lists: opaque to clients, and refused if they are malformed."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import Query
+from msgspec import Meta, UnsetType
 
 from perdure.errors import Refused
 
 _CURSOR: Final = r"^[0-9]{1,15}(?:\.(?:[0-9a-f]{2}){0,2500}){2}$"
 
 
-def query_cursor(pattern: str) -> Any:
-    """Return the query parameter of a list whose cursors have this pattern."""
-    return Query(
+def cursor_meta(pattern: str) -> Meta:
+    """Return the description of the cursors of a list, which have this pattern."""
+    return Meta(
         max_length=10_100,
         description="The `next` of the previous page.",
-        json_schema_extra={"pattern": pattern},
+        extra_json_schema={"pattern": pattern},
     )
 
 
-Cursor = Annotated[str | None, query_cursor(_CURSOR)]
+Cursor = Annotated[str, cursor_meta(_CURSOR)] | UnsetType
 PagePosition = tuple[int, str, str]
 
 
@@ -29,9 +29,9 @@ def encode_cursor(position: PagePosition) -> str:
     return f"{number}.{first.encode().hex()}.{second.encode().hex()}"
 
 
-def decode_cursor(cursor: str | None) -> PagePosition | None:
+def decode_cursor(cursor: str | UnsetType) -> PagePosition | None:
     """Return the position in a cursor; None for the beginning. Raises Refused."""
-    if cursor is None:
+    if isinstance(cursor, UnsetType):
         return None
     if re.fullmatch(_CURSOR, cursor) is None:
         raise bad_cursor()

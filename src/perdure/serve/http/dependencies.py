@@ -1,64 +1,45 @@
 """Scope of a request: its principal, the tenant it sees and the service behind the server.
 
-A route names the permit it needs in its signature; callers without it never enter the route:
+The table of routes names the permit that each one needs; callers without it never enter the route:
 
-    @router.get("/agents", responses=responses({200: AGENTS}))
-    async def list_agents(scope: Reads) -> Response: ...
+    Route("GET", "/agents", READS, list_agents, returns={200: AgentList})
 """
 
 import logging
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import anyio
 import msgspec
-from fastapi import Depends, Header, Path, Request
 from msgspec import Struct
-from pydantic import AfterValidator
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
-from perdure.core.literals import Role
-from perdure.core.roles import Permit, Principal, has_permit, may_see, roles_with
-from perdure.core.session.naming import MAX_ID, check_id, check_tenant
+from perdure.core.roles import Permit, Principal, may_see
+from perdure.core.session.naming import check_tenant
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import NotAllowed, NotFound, PerdureError
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.sessions.verbs.calls import CallVerbs
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate, is_forwarded
 from perdure.serve.http.errors import not_authenticated, rate_limited, too_many_bodies
 from perdure.serve.http.middleware import BODY_SHARE, Receive
 from perdure.serve.http.responses import decode_body
-from perdure.serve.http.schemas import ID_PATTERN
 from perdure.serve.http.sse import Hub
 from perdure.serve.limits import BudgetShare, RateLimiter
+from perdure.views.health import Health
+from perdure.views.literals import MAX_ID
 
 T = TypeVar("T")
 
 _BODY: Final = "perdure.body"  # in a scope: the body, if it was read before the caller was known
 
-# An id in a path; the request filter leaves "/" and "%" in it quoted.
-_ID: Final[dict[str, Any]] = {"minLength": 1, "maxLength": MAX_ID, "pattern": ID_PATTERN}
-MAX_QUOTED_ID: Final = 2_000
-Id = Annotated[str, Path(max_length=MAX_QUOTED_ID, json_schema_extra=_ID), AfterValidator(unquote)]
-KEY_HEADER: Final = "Idempotency-Key"
-Key = Annotated[
-    str | None,
-    Header(
-        alias=KEY_HEADER,
-        description="The message key: a message with the same key is recorded once.",
-    ),
-]
-# Read without the framework because every request may have it: FastAPI would take longer for it
-# than everything else that creates a scope.
-TENANT: Final[dict[str, Any]] = {
-    "name": "tenant",
-    "in": "query",
-    "required": False,
-    "description": "The tenant to work in; only for principals without a tenant of their own.",
-    "schema": {"type": "string", "maxLength": MAX_ID, "pattern": ID_PATTERN},
-}
+APP_STATE: Final = "perdure.app_state"  # in a scope: what all requests of a server share
+KEY_HEADER: Final = "idempotency-key"
 
 
 @dataclass(slots=True)
@@ -66,7 +47,7 @@ class FindingsCache:
     """Last report of the checks of the store, and when it was made (monotonic)."""
 
     turn: anyio.Lock = field(default_factory=anyio.Lock)
-    report: dict[str, Any] | None = None
+    report: Health | None = None
     checked_at: float = 0.0
 
 
@@ -80,6 +61,8 @@ class AppState:
     closing: anyio.Event  # set when the server shuts down: streams and waits end
     hub: Hub = field(default_factory=Hub)
     findings: FindingsCache = field(default_factory=FindingsCache)
+    has_tokens: bool = True  # False: every caller on this machine may do everything
+    kept: dict[str, Any] = field(default_factory=dict)  # what routes keep between requests
 
     @property
     def service(self) -> Service:
@@ -101,12 +84,11 @@ class AppState:
 
 @dataclass(frozen=True, slots=True)
 class RequestScope:
-    """One request with its principal and the tenant that it sees."""
+    """One request with its caller."""
 
     request: Request
     app_state: AppState
-    principal: Principal
-    tenant: str | None  # None: all tenants
+    caller: Caller
 
     @property
     def service(self) -> Service:
@@ -114,66 +96,48 @@ class RequestScope:
         return self.app_state.service
 
     @property
-    def tasks(self) -> TaskVerbs:
-        """The tasks that the request sees."""
-        return TaskVerbs(self.service.tasks, self.tenant)
+    def sessions(self) -> SessionVerbs:
+        """The sessions that the request sees."""
+        return SessionVerbs(self.service, self.caller)
 
     @property
-    def home_tenant(self) -> str:
-        """The tenant in which session ids are looked up."""
-        return self.tenant or ""
+    def calls(self) -> CallVerbs:
+        """The pending calls that the request sees."""
+        return CallVerbs(self.service, self.caller)
 
-    def rate_key(self, target_id: str) -> str:
-        """Return the key under which requests for an id are counted, apart for each tenant."""
-        return f"{self.home_tenant}/{target_id}"
+    @property
+    def tasks(self) -> TaskVerbs:
+        """The tasks that the request sees."""
+        return TaskVerbs(self.service.tasks, self.caller.tenant)
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant that the request sees; None: all."""
+        return self.caller.tenant
+
+    def actor(self) -> str | None:
+        """Return the name that is recorded."""
+        return self.caller.actor()
+
+    @property
+    def key(self) -> str | None:
+        """The message key of the request; None without one."""
+        return self.request.headers.get(KEY_HEADER) or None  # it may be empty
+
+    @property
+    def accept(self) -> str | None:
+        """The media types that the caller accepts."""
+        return self.request.headers.get("accept")
 
     @property
     def is_scoped(self) -> bool:
         """True if the principal sees one tenant only, whatever it requests."""
-        return self.principal.tenant is not None or tenant_of(self.app_state.runtime) is not None
+        own = None if self.caller.principal is None else self.caller.principal.tenant
+        return own is not None or tenant_of(self.app_state.runtime) is not None
 
-    @property
-    def via(self) -> str:
-        """The channel of this request, as decisions record it."""
-        # By identity: a principal of the configuration may equal one of these two.
-        if self.principal is LOCAL:
-            return "http"
-        return "webhook" if self.principal is SIGNED else f"http:{self.principal.name}"
-
-    def actor(self, name: str | None = None) -> str:
-        """Return the actor to record: the principal, or `name` if it may act on behalf of others.
-
-        Raises NotAllowed.
-        """
-        if name is None or name == self.principal.name:
-            return self.principal.name
-        if not self.principal.on_behalf:
-            raise NotAllowed(
-                f"{self.principal.name!r} may not act on behalf of {name!r}",
-                hint="leave out `by`, or give the token on_behalf: true",
-            )
-        return check_id(name, "name")
-
-    def approver_role(self, name: str | None = None) -> Role | None:
-        """Return the role under which the actor decides; None for a person it acts for.
-
-        A server without tokens trusts its callers, whoever they act for.
-        """
-        is_own = name is None or name == self.principal.name or self.principal is LOCAL
-        return self.principal.role if is_own else None
-
-    def has_permit(self, permit: Permit) -> bool:
-        """Return whether the principal has the permit."""
-        return has_permit(self.principal, permit)
-
-    def require(self, permit: Permit) -> None:
-        """Check that the principal has the permit. Raises NotAllowed."""
-        if not has_permit(self.principal, permit):
-            raise NotAllowed(
-                f"{self.principal.name!r} is {self.principal.role} and may not {permit}",
-                hint=f"use a token of role {' or '.join(roles_with(permit))}",
-                details={"role": self.principal.role},
-            )
+    def count_submission(self, target_id: str) -> None:
+        """Count one more request for an id, apart for each tenant. Raises Refused RATE_LIMITED."""
+        self.app_state.count_submission(f"{self.caller.home_tenant}/{target_id}")
 
     async def disconnected(self) -> None:
         """Return when the caller has disconnected, or the server shuts down."""
@@ -227,19 +191,25 @@ class Requires:
             )
         # Most requests have no query; parsing one takes as long as the check of the token.
         tenant = request.query_params.get("tenant") if request.scope["query_string"] else None
-        scope = RequestScope(
-            request, app_state, principal, _visible_tenant(app_state, principal, tenant)
-        )
-        scope.require(self.permit)
+        caller = _caller(principal, _visible_tenant(app_state, principal, tenant))
+        caller.require(self.permit)
         _ = app_state.service  # report a closed runtime before any other error
-        return scope
+        return RequestScope(request, app_state, caller)
 
 
 def get_app_state(request: Request) -> AppState:
     """Return the objects that all requests of this server share."""
-    app_state: Any = request.scope["app"].state.shared
-    assert isinstance(app_state, AppState)  # noqa: S101 - set by serve.http.app
+    app_state: AppState = request.scope[APP_STATE]
     return app_state
+
+
+def _caller(principal: Principal, tenant: str | None) -> Caller:
+    """Return the caller of a request; a server without tokens trusts whomever its callers name."""
+    # By identity: a principal of the configuration may equal one of these two.
+    if principal is LOCAL:
+        return Caller(principal, tenant, "http", trusted_role=principal.role)
+    via = "webhook" if principal is SIGNED else f"http:{principal.name}"
+    return Caller(principal, tenant, via)
 
 
 def _visible_tenant(app_state: AppState, principal: Principal, requested: str | None) -> str | None:
@@ -257,11 +227,11 @@ def _visible_tenant(app_state: AppState, principal: Principal, requested: str | 
     return requested
 
 
-ReadsToolCalls = Annotated[RequestScope, Depends(Requires(Permit.READ_TOOL_CALLS))]
-Reads = Annotated[RequestScope, Depends(Requires(Permit.READ))]
-Decides = Annotated[RequestScope, Depends(Requires(Permit.DECIDE))]
-Operates = Annotated[RequestScope, Depends(Requires(Permit.OPERATE))]
-Administers = Annotated[RequestScope, Depends(Requires(Permit.ADMIN))]
+READS_TOOL_CALLS: Final = Requires(Permit.READ_TOOL_CALLS)
+READS: Final = Requires(Permit.READ)
+DECIDES: Final = Requires(Permit.DECIDE)
+OPERATES: Final = Requires(Permit.OPERATE)
+ADMINISTERS: Final = Requires(Permit.ADMIN)
 
 
 logger = logging.getLogger("perdure")
@@ -287,7 +257,7 @@ class RequiresSignature(Requires):
         is_signed = not _SIGNATURE_HEADER_NAMES.isdisjoint(dict(request.scope["headers"]))
         if is_signed or (self.always and await _is_signature_required(request, app_state)):
             await _check_signature(request, app_state)
-            return RequestScope(request, app_state, SIGNED, tenant_of(app_state.runtime))
+            return RequestScope(request, app_state, _caller(SIGNED, tenant_of(app_state.runtime)))
         # `super()` does not work here: slots=True creates a second class.
         return await Requires.__call__(self, request)
 
@@ -381,5 +351,5 @@ def _pending_id_in(raw: bytes) -> str:
         return ""
 
 
-Submits = Annotated[RequestScope, Depends(RequiresSignature())]
-CallsBack = Annotated[RequestScope, Depends(RequiresSignature(always=True))]
+SUBMITS: Final = RequiresSignature()
+CALLS_BACK: Final = RequiresSignature(always=True)

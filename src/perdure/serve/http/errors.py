@@ -3,14 +3,11 @@
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.responses import Response
 
-from perdure.errors import NotAllowed, NotFound, PerdureError, Refused
+from perdure.errors import NotAllowed, PerdureError, Refused
 from perdure.serve.http.responses import json_response
 
 logger = logging.getLogger("perdure")
@@ -21,11 +18,12 @@ STATUS: Final[Mapping[str, int]] = {
     "RATE_LIMITED": 429,
     "NOT_AUTHENTICATED": 401,
     "SIGNATURE_INVALID": 401,
+    "METHOD_NOT_ALLOWED": 405,
     "NOT_OPEN": 503,
     "BUSY": 503,
 }
 BUSY_S: Final = 5
-_DOCS_HINT: Final = "GET /docs describes the parameters of every route"
+DOCS_HINT: Final = "GET /docs describes the parameters of every route"
 _UNEXPECTED: Final = PerdureError(
     "an unexpected error occurred in the server",
     code="INTERNAL",
@@ -60,7 +58,7 @@ def error_response(error: PerdureError) -> Response:
             logger.error("%s (%s)", error.message, error.code)
         error = _UNEXPECTED
     body = error.to_json()
-    body["hint"] = body["hint"] or _HINTS.get(status, _DOCS_HINT)
+    body["hint"] = body["hint"] or _HINTS.get(status, DOCS_HINT)
     for command, request in _REQUESTS:
         body["hint"] = command.sub(request, body["hint"])
     return json_response(body, status, _headers(error, status))
@@ -69,6 +67,8 @@ def error_response(error: PerdureError) -> Response:
 def _headers(error: PerdureError, status: int) -> dict[str, str]:
     if status == 401:
         return {"WWW-Authenticate": "Bearer"}
+    if status == 405:
+        return {"Allow": str(error.details.get("allow", ""))}
     if status in (429, 503):
         return {"Retry-After": str(error.details.get("retryAfter", 1))}
     return {}
@@ -112,72 +112,4 @@ def rate_limited(subject: str, wait_ms: int) -> Refused:
         code="RATE_LIMITED",
         hint=f"try again in {seconds} s",
         details={"retryAfter": seconds},
-    )
-
-
-def install(app: FastAPI) -> None:
-    """Register handlers so that the application answers every failure in this shape."""
-
-    async def expected(_: Request, error: Exception) -> Response:
-        return (
-            error_response(error) if isinstance(error, PerdureError) else internal_error_response()
-        )
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        problems = error.errors() if isinstance(error, RequestValidationError) else []
-        return error_response(_invalid_parameters(problems))
-
-    async def no_route(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        return _no_route(app, request, status)
-
-    async def unexpected(_: Request, __: Exception) -> Response:
-        return internal_error_response()  # the request filter logs the error
-
-    app.add_exception_handler(PerdureError, expected)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, no_route)
-    app.add_exception_handler(Exception, unexpected)
-
-
-def _invalid_parameters(problems: Any) -> Refused:
-    messages = [
-        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}"
-        for problem in problems
-    ]
-    return Refused(
-        "; ".join(messages) or "the request is malformed",
-        code="PARAMETER_INVALID",
-        hint=_DOCS_HINT,
-    )
-
-
-def _no_route(app: FastAPI, request: Request, status: int) -> Response:
-    path, method = request.scope["path"], request.method
-    if status == 404:
-        return error_response(
-            NotFound(
-                f"there is no route {path}",
-                code="ROUTE_NOT_FOUND",
-                hint="GET /docs lists the routes",
-            )
-        )
-    if status == 405:
-        allowed = sorted(
-            method
-            for route in app.routes
-            if route.matches(request.scope)[0] is not Match.NONE
-            for method in getattr(route, "methods", None) or ()
-        )
-        names = ", ".join(allowed)
-        error = PerdureError(
-            f"{path} does not accept {method}",
-            code="METHOD_NOT_ALLOWED",
-            hint=f"it accepts {names}",
-        )
-        return json_response(error.to_json(), 405, {"Allow": names})
-    return (
-        internal_error_response()
-        if status >= 500
-        else error_response(Refused("the request is malformed", hint=_DOCS_HINT))
     )

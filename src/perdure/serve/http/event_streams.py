@@ -5,23 +5,21 @@ whenever its buffer and the hub cannot continue from there, it reads the store.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from itertools import dropwhile, zip_longest
-from typing import Any, Final
+from itertools import dropwhile
+from typing import Final
 
 import anyio
-import anyio.lowlevel
 import msgspec
 
-from perdure.core.pending.notices import NoticeState, PendingNotice, follow_event, is_run_end
+from perdure.core.roles import Permit
 from perdure.errors import Corrupt, NotFound, StoreError
-from perdure.runtime.models.base import Delta
-from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.records.log import decode_record
+from perdure.runtime.sessions.feed import EventFeed, SessionStream
+from perdure.runtime.sessions.notices import PendingNotices
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.serve.http.dependencies import RequestScope
 from perdure.serve.http.sse import (
@@ -40,24 +38,22 @@ PAGE: Final = 200
 HELD_S: Final = 0.25  # between two reads of events that wait for an open transaction
 STORE_RETRY_S: Final = 0.5  # between two reads of a store that is not available
 CHUNK_BYTES: Final = 64 * 1024  # of frames that are sent together
-MAX_NOTICE_STATES: Final = 256  # sessions whose state one reader of notices remembers
 
 Frames = AsyncGenerator[bytes, None]
 
 
 async def session_frames(
-    scope: RequestScope, entry: SessionEntry, after: int, *, deltas: bool
+    scope: RequestScope, session: SessionStream, after: int, *, deltas: bool
 ) -> Frames:
     """Yield the recorded events of one session after a seq, then new ones as they come."""
     service, app_state = scope.service, scope.app_state
-    record = entry.record
     yield OPENING
-    async with app_state.hub.subscribe(service, app_state.closing, entry.stream) as buffer:
+    async with app_state.hub.subscribe(service, app_state.closing, session.stream) as buffer:
         with ExitStack() as stack:
             if deltas:
-                subscription = service.feed.on_deltas(record.tenant, record.id, buffer.put_delta)
-                stack.enter_context(subscription)
-            source = _SessionSource(service, entry, after)
+                names = (session.tenant, session.session_id)
+                stack.enter_context(service.feed.on_deltas(*names, buffer.put_delta))
+            source = _SessionSource(service, session, after)
             async with aclosing(_all_frames(buffer, source)) as frames:
                 async for frame in frames:
                     yield frame
@@ -144,12 +140,12 @@ class _SessionSource:
 
     is_held = False
 
-    def __init__(self, service: Service, entry: SessionEntry, after: int) -> None:
+    def __init__(self, service: Service, session: SessionStream, after: int) -> None:
         self.service = service
-        self._entry = entry
+        self._session = session
         self._seq = after  # of the last event that was sent
         self._turn = 0  # of the last model response that was sent
-        self._deltas = DeltaReader(entry.record.id)
+        self._deltas = DeltaReader(session.session_id)
         self.has_more = False
         self.is_over = False  # the session was deleted
 
@@ -165,11 +161,11 @@ class _SessionSource:
     async def read(self) -> AsyncIterator[bytes]:
         """Yield the frames of a page from the store."""
         try:
-            page = await self.service.feed.read(self._entry.stream, self._seq, PAGE)
+            page = await self.service.feed.read(self._session.stream, self._seq, PAGE)
         except NotFound:
             self.is_over = True
             return
-        names = (self._entry.record.tenant, self._entry.record.id)
+        names = (self._session.tenant, self._session.session_id)
         for record in page.records:
             yield self._next_frame(FeedEvent(record, names))
         self.has_more = page.head > self._seq
@@ -178,7 +174,7 @@ class _SessionSource:
         """Return the frames of an item, perhaps none; None if an event before it is missing."""
         if isinstance(item, DeltaChunk):
             deltas = self._deltas.read(item)
-            return b"".join(event_frame("delta", delta_json(delta)) for delta in deltas)
+            return b"".join(event_frame("delta", delta) for delta in deltas)
         if item.record.seq <= self._seq:
             return b""
         return self._next_frame(item) if item.record.seq == self._seq + 1 else None
@@ -189,17 +185,6 @@ class _SessionSource:
             self._turn = int(event.event.data.get("turn", self._turn + 1))
             self._deltas.mark_recorded(self._turn)
         return event.session_frame()
-
-
-def delta_json(delta: Delta) -> dict[str, Any]:
-    """Return a delta as JSON."""
-    data = {
-        "sessionID": delta.session_id,
-        "turn": delta.turn,
-        "kind": delta.kind,
-        "text": delta.text,
-    }
-    return data if delta.call_id is None else {**data, "callID": delta.call_id}
 
 
 # --- all sessions ---------------------------------------------------------------------------------
@@ -317,14 +302,11 @@ class PendingNoticeFilter(EventFilter):
     One record can give two notices; then the first has an id between two positions.
     """
 
-    def __init__(
-        self, service: Service, tenant: str | None, session_id: str | None, *, only_tools: bool
-    ) -> None:
-        super().__init__(tenant)
-        self._service = service
+    def __init__(self, caller: Caller, session_id: str | None, feed: EventFeed) -> None:
+        super().__init__(caller.tenant)
         self._session_id = session_id
-        self._only_tools = only_tools
-        self._states: OrderedDict[str, tuple[int, NoticeState]] = OrderedDict()  # seq and state
+        self._only_tools = not caller.may(Permit.READ)
+        self._notices = PendingNotices(feed)
 
     def is_visible(self, event: FeedEvent) -> bool:
         """Return whether the reader may see the event's session and asked for it."""
@@ -332,16 +314,11 @@ class PendingNoticeFilter(EventFilter):
 
     async def frames(self, event: FeedEvent) -> list[bytes]:
         """Return the frames of an event's notices, perhaps none. Raises Corrupt."""
-        record = event.record
-        before = await self._state_before(record)
-        if before is None:
-            return []
-        after, notices = await self._follow(before, record)
-        self._remember(record, after)
+        notices = await self._notices.of(event.record)
         if self._only_tools:
             notices = [notice for notice in notices if notice.kind == "tool"]
         source = {"sessionID": event.session_id, "tenant": event.tenant}
-        pos, last = record.pos, len(notices) - 1
+        pos, last = event.record.pos, len(notices) - 1
         return [
             event_frame(
                 notice.type,
@@ -350,57 +327,3 @@ class PendingNoticeFilter(EventFilter):
             )
             for n, notice in enumerate(notices)
         ]
-
-    async def _follow(
-        self, before: NoticeState, record: Record
-    ) -> tuple[NoticeState, list[PendingNotice]]:
-        stamped = decode_record(record)
-        after, notices = follow_event(before, stamped)
-        if not after.is_resuming or before.is_resuming:
-            return after, notices
-        return follow_event(before, stamped, ends_next=await self._ends_after(record))
-
-    async def _ends_after(self, record: Record) -> bool:
-        """Return whether the run ends with the event after a record, or the session is erased."""
-        try:
-            page = await self._service.feed.read(record.stream, record.seq, 1)
-        except NotFound:
-            return True
-        return any(is_run_end(decode_record(item).event) for item in page.records)
-
-    async def _state_before(self, record: Record) -> NoticeState | None:
-        """Return the state before a record; None if its notices were sent or it is erased."""
-        seq, state = self._states.get(record.stream, (0, NoticeState()))
-        if seq == record.seq - 1:
-            return state
-        if seq >= record.seq:
-            return None
-        try:
-            return await self._read_state(record)
-        except NotFound:
-            return None
-
-    async def _read_state(self, record: Record) -> NoticeState:
-        """Return the state before a record, page by page. Raises NotFound, Corrupt."""
-        state, seq = NoticeState(), 0
-        while seq < record.seq - 1:
-            limit = min(PAGE, record.seq - 1 - seq)
-            page = await self._service.feed.read(record.stream, seq, limit)
-            state = _fold_notices(page.records, state)
-            seq += limit
-            await anyio.lowlevel.checkpoint()
-        return state
-
-    def _remember(self, record: Record, state: NoticeState) -> None:
-        self._states[record.stream] = (record.seq, state)
-        self._states.move_to_end(record.stream)
-        if len(self._states) > MAX_NOTICE_STATES:
-            self._states.popitem(last=False)
-
-
-def _fold_notices(records: Sequence[Record], state: NoticeState) -> NoticeState:
-    log = [decode_record(record) for record in records]
-    for stamped, following in zip_longest(log, log[1:]):
-        ends_next = following is not None and is_run_end(following.event)
-        state, _ = follow_event(state, stamped, ends_next=ends_next)
-    return state

@@ -39,6 +39,7 @@ class Rules:
     """
 
     hosts: frozenset[str] | None = None
+    has_tokens: bool = True  # False: every caller on this machine may do everything
     allow_addresses: bool = False  # any IP address is allowed as the host
     trusted_proxies: tuple[Network, ...] = ()
     per_source: Rate = field(default=PER_SOURCE)

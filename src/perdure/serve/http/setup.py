@@ -3,7 +3,7 @@
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -76,7 +76,8 @@ def setup(config: ServerConfig, token: str | None, public_url: str | None) -> Se
             hint="set PERDURE_TOKEN, or server.tokens in the configuration",
         )
     url = public_url or _own_url(config)
-    return Setup(config.host, config.port, principals, _rules(config, url), url, config.mcp)
+    rules = replace(_rules(config, url), has_tokens=bool(principals))
+    return Setup(config.host, config.port, principals, rules, url, config.mcp)
 
 
 def is_loopback(host: str) -> bool:

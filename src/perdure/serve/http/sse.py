@@ -24,8 +24,11 @@ from perdure.core.session.naming import parse_session_stream
 from perdure.errors import PerdureError, StoreError
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.streaming import DeltaChunk
-from perdure.runtime.views import Event, public_event
+from perdure.runtime.views import event_view
 from perdure.store.base import Record
+from perdure.views.base import View
+from perdure.views.events import Event
+from perdure.views.tasks import LogRecord
 
 logger = logging.getLogger("perdure")
 
@@ -45,6 +48,21 @@ def event_frame(event: str, data: Any, event_id: str | None = None) -> bytes:
     """Return one event on the wire; one without an id is not sent again after a reconnect."""
     id_line = "" if event_id is None else f"id: {event_id}\n"
     return f"{id_line}event: {event}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+
+
+async def item_frames(items: AsyncGenerator[View | None, None]) -> AsyncGenerator[bytes, None]:
+    """Yield items as frames under their tags; a pause is a comment.
+
+    Only records of logs have ids: after a reconnect the others are sent again.
+    """
+    yield OPENING
+    async with aclosing(items):
+        async for item in items:
+            if item is None:
+                yield keep_alive_frame()
+                continue
+            seq = str(item.seq) if isinstance(item, LogRecord) else None
+            yield event_frame(str(item.__struct_config__.tag), item, seq)
 
 
 def keep_alive_frame(event_id: str | None = None) -> bytes:
@@ -115,7 +133,7 @@ class FeedEvent:
     @property
     def event(self) -> Event:
         """The event. Raises Corrupt."""
-        return public_event((self.tenant, self.session_id), self.record)
+        return event_view((self.tenant, self.session_id), self.record)
 
     def session_frame(self) -> bytes:
         """Return the frame for readers of its session."""

@@ -6,21 +6,24 @@ were written after the published samples use it. A response has the layout of th
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import msgspec
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from perdure.errors import PerdureError, Refused
+from perdure.runtime.sessions.background import Gone
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.serve.http.errors import http_status
-from perdure.serve.mcp.access import Caller
+from perdure.serve.mcp.calls.callers import waiting_caller
 from perdure.serve.mcp.toolbox import (
     Json,
     LongAnswer,
     McpOptions,
-    ToolAnswer,
     Toolbox,
     WaitTime,
     error_fields,
@@ -49,13 +52,13 @@ class CompatForm:
         try:
             body = _decode(await request.body())
             request_id = body.get("id", _NO_ID)
-            result = await self._call(caller, body)
+            result = await self._call(caller, body, partial(_disconnected, request))
         except Exception as error:  # noqa: BLE001 - the edge of a call: everything is answered
             fields = error_fields(error)
             return _response(request_id, {"error": fields}, _status(error, fields["code"]))
         return _response(request_id, {"result": result}, 200)
 
-    async def _call(self, caller: Caller, body: Mapping[str, Any]) -> Json:
+    async def _call(self, caller: Caller, body: Mapping[str, Any], gone: Gone) -> Json:
         if body.get("jsonrpc") != "2.0":
             raise _invalid('jsonrpc must be "2.0"')
         if isinstance(body.get("id"), bool | list | dict):
@@ -72,10 +75,14 @@ class CompatForm:
         answer = await self._toolbox.run(self.service, caller, name, args)
         if isinstance(answer, LongAnswer):
             time = self._toolbox.find(name).wait_time(args)
-            answer = await self._wait(caller, answer, time)
+            async with waiting_caller(self.service, answer.reserved, gone) as waiting:
+                state = await self._wait(caller, answer, time)
+                if state.has_ended and waiting is not None:
+                    await waiting.take(caller.name)
+            answer = state.answer
         return {name: value for name, value in answer.fields.items() if name != "execution"}
 
-    async def _wait(self, caller: Caller, long: LongAnswer, time: WaitTime) -> ToolAnswer:
+    async def _wait(self, caller: Caller, long: LongAnswer, time: WaitTime) -> WorkState:
         """Wait for work; a program of this form cannot be asked anything."""
 
         def is_enough(state: WorkState) -> bool:
@@ -84,7 +91,13 @@ class CompatForm:
         limits = WaitLimits(time.seconds(self._options), _STEP_S, self._closing)
         steps = wait_in_steps(self._works, caller.home_tenant, long.work, limits, is_enough)
         *_, state = [state async for state in steps]
-        return state.answer
+        return state
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has disconnected; its request was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _decode(raw: bytes) -> Mapping[str, Any]:

@@ -11,14 +11,16 @@ from importlib import import_module
 from typing import Any, Final
 
 from anyio import to_thread
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from perdure.core.roles import Permit
 from perdure.errors import NotFound, PerdureError, Refused
-from perdure.serve.http.dependencies import AppState, Requires
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.serve.http.dependencies import APP_STATE, AppState, Requires
 from perdure.serve.http.errors import error_response
 from perdure.serve.http.middleware import ROUTE_PATH, Receive, Rules, Scope, Send
-from perdure.serve.mcp.access import CALLER, Caller
+from perdure.serve.mcp.access import CALLER, mcp_caller
 from perdure.serve.mcp.toolbox import McpOptions
 
 logger = logging.getLogger("perdure")
@@ -35,7 +37,6 @@ class McpEndpoint:
         self, state: AppState, rules: Rules, options: McpOptions, extend: Any = None
     ) -> None:
         self._state = state
-        self._app = _AppOf(state)
         self._extend = extend  # adds tools to the application, for conformance suites
         self._rules = rules
         self._options = options
@@ -46,10 +47,10 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. Raises PerdureError, which the request filter answers."""
-        scope["app"] = self._app
+        scope[APP_STATE] = self._state
         request = Request(scope, receive, send)
         access = await self._requires(request)
-        scope[CALLER] = Caller(access.principal, access.tenant)
+        scope[CALLER] = mcp_caller(access.caller)
         path = scope[ROUTE_PATH].rstrip("/")
         if path == COMPAT:
             response = await self._raw_response(scope[CALLER], request)
@@ -88,18 +89,6 @@ class McpEndpoint:
                     self._extend(self._sessions.application)
                 await self._sessions.start()
             return self._sessions
-
-
-class _AppOf:
-    """The part of an application that `Requires` reads: the objects that requests share."""
-
-    def __init__(self, shared: AppState) -> None:
-        self.state = _State(shared)
-
-
-class _State:
-    def __init__(self, shared: AppState) -> None:
-        self.shared = shared
 
 
 async def preload_sdk() -> None:

@@ -12,7 +12,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from perdure.core.roles import Permit
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
-from perdure.serve.mcp.access import Caller, caller_of
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.serve.mcp.access import caller_of
+from perdure.serve.mcp.calls.callers import gone_of, waiting_caller
 from perdure.serve.mcp.calls.long_calls import LongCalls, ToolRequest
 from perdure.serve.mcp.resources import TEMPLATES, TaskResources
 from perdure.serve.mcp.results import COMPLETE, SERVER_ERROR, call_result, protocol_error
@@ -64,19 +66,22 @@ class Methods:
         try:
             args = self.toolbox.check(caller, params.name, params.arguments)
             request = ToolRequest.of(ctx, caller, tool, args, params)
-            work = await self.long_calls.repeated_work(request)
-            if work is None:
-                answer = await self.toolbox.run(self.service, caller, params.name, args)
-                if not isinstance(answer, LongAnswer):
-                    return call_result(answer)
-                work = answer.work
-            if is_declared(ctx):
-                return await self.tasks.create(caller, tool.name, work)
-            return await self.long_calls.result(request, work)
+            repeated = await self.long_calls.repeated(request)
+            answer = repeated or await self.toolbox.run(self.service, caller, params.name, args)
+            if not isinstance(answer, LongAnswer):
+                return call_result(answer, has_links=self.parts.options.links)
+            return await self._long_result(request, answer)
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - the edge of a call: nothing may end the server
             return call_result(failure(error))
+
+    async def _long_result(self, request: ToolRequest, long: LongAnswer) -> Json:
+        ctx = request.ctx
+        async with waiting_caller(self.service, long.reserved, gone_of(ctx.request)) as waiting:
+            if is_declared(ctx):
+                return await self.tasks.create(request.caller, request.tool.name, long.work)
+            return await self.long_calls.result(request, long.work, waiting)
 
     # --- resources ----------------------------------------------------------------------------
 

@@ -3,19 +3,23 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.roles import Permit
 from perdure.core.tasks.record import parse_task_stream
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.tasks.values import iso
 from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.serve.mcp.access import Caller
+from perdure.serve.mcp.specification import specified, task_fields
 from perdure.serve.mcp.toolbox import Json
 from perdure.store.base import Record
+from perdure.views.tasks import AnyTask, Execution
 
 SCHEME: Final = "task://"
 JSON: Final = "application/json"
@@ -119,10 +123,10 @@ class TaskResources:
         caller.require(Permit.READ)
         offset = 0 if cursor is None else parse_cursor(cursor)
         filters = {"limit": PAGE, "offset": offset, "kind": "sandbox"}
-        value = await self._verbs(caller).list(filters)
-        following = offset + len(value["tasks"])
-        more = {"nextCursor": str(following)} if following < value["count"] else {}
-        return {"resources": [_listed(task) for task in value["tasks"]], **more}
+        page = await self._verbs(caller).list(filters)
+        following = offset + len(page.tasks)
+        more = {"nextCursor": str(following)} if following < page.count else {}
+        return {"resources": [_listed(task) for task in page.tasks], **more}
 
     async def read(self, caller: Caller, uri: str) -> list[Json]:
         """Return the contents of a resource. Raises NotFound."""
@@ -135,23 +139,20 @@ class TaskResources:
             return [{"uri": uri, "mimeType": "text/plain", "text": value}]
         return [{"uri": uri, "mimeType": JSON, "text": msgspec.json.encode(value).decode()}]
 
-    async def _value(self, caller: Caller, name: ResourceName) -> Any:
+    async def _value(self, caller: Caller, name: ResourceName) -> Json | str:
         verbs = self._verbs(caller)
         match name.part:
             case "logs":
-                return await self._newest_lines(caller, name.task_id)
+                log = await verbs.logs(name.task_id, {})
+                return specified(replace(log, logs=log.logs[-MOST_LINES:]))
             case "decisions":
-                return await verbs.decisions(name.task_id)
+                return specified(await verbs.decisions(name.task_id))
             case "checkpoints":
-                return await verbs.checkpoints(name.task_id)
+                return specified(await verbs.checkpoints(name.task_id))
             case "executions":
                 return _output_text(await verbs.executions.output(name.task_id, name.item))
             case _:
-                return (await verbs.get(name.task_id))["task"]
-
-    async def _newest_lines(self, caller: Caller, task_id: str) -> Json:
-        value = await self._verbs(caller).logs(task_id, {})
-        return {**value, "logs": value["logs"][-MOST_LINES:]}
+                return task_fields(await verbs.get(name.task_id))
 
     async def _file(self, caller: Caller, uri: str, name: ResourceName) -> Json:
         data = await self._verbs(caller).read_file(name.task_id, name.item)
@@ -162,35 +163,30 @@ class TaskResources:
             return {"uri": uri, "mimeType": "application/octet-stream", "blob": blob}
 
 
-def _listed(task: Mapping[str, Any]) -> Json:
-    uri = task_uri(str(task["id"]))
-    description = f"{task['status']}, created {task['createdAt']}"
-    title = str(task["name"])
+def _listed(task: AnyTask) -> Json:
     return {
-        "uri": uri,
-        "name": task["id"],
-        "title": title,
-        "description": description,
+        "uri": task_uri(task.id),
+        "name": task.id,
+        "title": task.name,
+        "description": f"{task.status}, created {iso(task.created_at_ms)}",
         "mimeType": JSON,
     }
 
 
-def _output_text(execution: Mapping[str, Any]) -> str:
-    head, text = f"$ {execution['command']}\n", ""
-    if "stdout" in execution:
-        text = f"{execution['stdout']}{execution['stderr']}\n"
+def _output_text(execution: Execution) -> str:
+    head, text = f"$ {execution.command}\n", ""
+    if execution.stdout is not None:
+        text = f"{execution.stdout}{execution.stderr}\n"
     return f"{head}{text}[{_state_text(execution)}]\n"
 
 
-def _state_text(execution: Mapping[str, Any]) -> str:
-    if execution["status"] != "running":
-        return f"{execution['reason']}, exit code {execution['exitCode']}"
-    since = f"running since {execution['startedAt']}"
-    if "stdout" not in execution:
+def _state_text(execution: Execution) -> str:
+    if execution.status != "running":
+        return f"{execution.reason}, exit code {execution.exit_code}"
+    since = f"running since {iso(execution.started_at_ms)}"
+    if execution.stdout is None:
         return f"{since} on another machine; its output is here when it has ended"
-    sizes = (
-        f"{execution['stdoutBytes']:,} bytes of stdout and {execution['stderrBytes']:,} of stderr"
-    )
+    sizes = f"{execution.stdout_bytes:,} bytes of stdout and {execution.stderr_bytes:,} of stderr"
     return f"{since}, {sizes} so far"
 
 

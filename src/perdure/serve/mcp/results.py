@@ -11,13 +11,13 @@ COMPLETE: Final = "complete"
 SERVER_ERROR: Final = -32000  # the first of the codes that are the server's own
 
 
-def call_result(answer: ToolAnswer) -> Json:
-    """Return the result of a tool call: the fields as a value, the same as text, and links."""
+def call_result(answer: ToolAnswer, *, has_links: bool = False) -> Json:
+    """Return the result of a tool call: the fields as a value, the same as text, perhaps links."""
     text = msgspec.json.encode(answer.fields).decode()
     content: list[Json] = [{"type": "text", "text": text}]
     content += [
         {"type": "resource_link", "uri": link.uri, "name": link.name, "mimeType": link.media_type}
-        for link in answer.links
+        for link in (answer.links if has_links else ())
     ]
     return {
         "resultType": COMPLETE,

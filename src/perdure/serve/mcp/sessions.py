@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -24,8 +24,10 @@ from starlette.requests import ClientDisconnect
 
 from perdure.errors import PerdureError
 from perdure.runtime.sessions.service import Service
-from perdure.serve.mcp.access import CALLER, Caller
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.serve.mcp.access import CALLER
 from perdure.serve.mcp.application import application_of
+from perdure.serve.mcp.calls.callers import noting_gone
 from perdure.serve.mcp.methods import Methods, Parts
 from perdure.serve.mcp.toolbox import McpOptions
 from perdure.serve.mcp.tools.catalog import toolbox_of
@@ -38,17 +40,24 @@ IDLE_S: Final = 10 * 60.0  # without a request or a stream, after which a sessio
 _SESSION_ID: Final = b"mcp-session-id"
 
 
-class _DisconnectFilter(logging.Filter):
-    """Filter of the SDK's log: a client that goes away while it sends is not an error."""
+_CLOSED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)  # the session has ended
+
+
+class _GoneFilter(logging.Filter):
+    """Filter of the SDK's log: a client that goes away, or ends its session, is not an error."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info is None or not isinstance(record.exc_info[1], ClientDisconnect):
+        error = None if record.exc_info is None else record.exc_info[1]
+        group = error if isinstance(error, ExceptionGroup) else None
+        if group is None and isinstance(error, Exception):
+            group = ExceptionGroup("", [error])
+        if group is None or group.split((ClientDisconnect, *_CLOSED))[1] is not None:
             return True
         logger.debug("POST /mcp: the client disconnected")
         return False
 
 
-logging.getLogger(streamable_http.__name__).addFilter(_DisconnectFilter())
+logging.getLogger(streamable_http.__name__).addFilter(_GoneFilter())
 
 # Methods of the stateless protocol that are answered at once, with nothing before the answer.
 _QUICK: Final = frozenset(
@@ -115,6 +124,7 @@ class Sessions:
         caller: Caller = scope[CALLER]
         # A session belongs to the principal that opened it.
         scope["user"] = _user(caller.name, caller.tenant)
+        receive = noting_gone(scope, receive)
         headers = dict(scope["headers"])
         revision: bytes = headers.get(b"mcp-protocol-version", b"")
         if revision.decode("latin-1") in MODERN_PROTOCOL_VERSIONS:
@@ -146,8 +156,8 @@ class Sessions:
             if scope["method"] == "DELETE":
                 self._open_sessions.remove(session_id, scope["user"])
 
-        with self._open_sessions.request(session_id, scope["user"]):
-            await self._serve_until_close(scope, receive, _noting(send, forget))
+        with self._open_sessions.request(session_id, scope["user"]), suppress(*_CLOSED):
+            await self._serve_until_close(scope, receive, _noting(_once(send), forget))
 
     async def _serve_opening(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve a request that opens a session, then end those that are too many."""
@@ -255,14 +265,39 @@ def _text(header: bytes) -> str:
 
 
 def _noting(send: Any, on_success: Callable[[dict[bytes, bytes]], None]) -> Any:
-    """Return a `send` that calls a function with the headers of a response without an error."""
+    """Return a `send` that calls a function with the headers of a response without an error.
+
+    An error names no session: the SDK has already discarded the one that a refused request would
+    have opened, and a client that took its id from the error could not initialize any more.
+    """
 
     async def send_and_note(message: Any) -> None:
-        if message["type"] == "http.response.start" and message["status"] < 400:
-            on_success(dict(message["headers"]))
+        if message["type"] == "http.response.start":
+            if message["status"] < 400:
+                on_success(dict(message["headers"]))
+            else:
+                headers = [pair for pair in message["headers"] if pair[0].lower() != _SESSION_ID]
+                message = {**message, "headers": headers}
         await send(message)
 
     return send_and_note
+
+
+def _once(send: Any) -> Any:
+    """Return a `send` for one response: the SDK sends another if it has answered too early.
+
+    It accepts a message before it hands it to its session, which may have ended meanwhile.
+    """
+    has_started = False
+
+    async def send_once(message: Any) -> None:
+        nonlocal has_started
+        if has_started and message["type"] == "http.response.start":
+            raise anyio.ClosedResourceError
+        has_started = True
+        await send(message)
+
+    return send_once
 
 
 async def _receive_nothing() -> dict[str, Any]:

@@ -7,9 +7,9 @@ from mcp_types import INVALID_PARAMS
 
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.runtime.tasks.values import iso
-from perdure.serve.mcp.access import Caller
 from perdure.serve.mcp.calls.inputs import Inputs, input_requests
 from perdure.serve.mcp.results import call_result, protocol_error
 from perdure.serve.mcp.tasks_extension import (
@@ -64,7 +64,7 @@ class TaskMethods:
         except NotFound as error:  # a tool of an earlier configuration
             answer = failure(error)
         fields = self._fields(handle, state, "completed")
-        return {**fields, "result": call_result(answer)}
+        return {**fields, "result": call_result(answer, has_links=self._options.links)}
 
     async def update(
         self, ctx: Context, caller: Caller, task_id: str, responses: dict[str, Any]

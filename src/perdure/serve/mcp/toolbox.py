@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.roles import Permit
 from perdure.errors import NotFound, PerdureError
-from perdure.serve.mcp.access import Caller
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.serve.mcp.arguments import check_arguments
 
 if TYPE_CHECKING:  # a server on stdio lists its tools before it imports the runtime
+    from perdure.core.session.child_tasks import ChildTask
     from perdure.runtime.sessions.service import Service
     from perdure.runtime.tasks.handles import WorkRef
 
@@ -21,6 +22,11 @@ Json = dict[str, Any]
 
 LIST_LIMIT: Final = 100  # rows of a list without a limit: a model reads all of them
 INTERNAL_TEXT: Final = "The server failed unexpectedly; its log has the details."
+FINDINGS: Final[Json] = {
+    "type": "array",
+    "description": "What it waits for, why it does not move, and what to do about it.",
+    "items": {"type": "object"},
+}
 ERROR_SCHEMA: Final[Json] = {
     "type": "object",
     "description": "What failed, if success is false.",
@@ -34,10 +40,11 @@ ERROR_SCHEMA: Final[Json] = {
 
 @dataclass(frozen=True, slots=True)
 class McpOptions:
-    """Options of the MCP server: how long a call may block, and whether it offers decisions."""
+    """Options of the MCP server: how long a call may block, decisions, and links in results."""
 
     block_s: float = 50.0
     approve: bool = False
+    links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class LongAnswer:
     """Work that a tool has started, for which the call waits."""
 
     work: "WorkRef"
+    reserved: "ChildTask | None" = None  # its answer is for this call alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,15 @@ from perdure.core.log import events
 from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
 from perdure.core.session.child_tasks import ChildTask, output_text, task_answer
 from perdure.errors import Conflict, Corrupt, NotFound, Refused
-from perdure.runtime.diagnosis.waits import waiting_answer
+from perdure.runtime.diagnosis.tasks import WAITING_FOR, waiting_answer
 from perdure.runtime.sessions.service import Service
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
 from perdure.runtime.tasks.handles import WorkKind, WorkRef
-from perdure.serve.mcp.access import Caller
 from perdure.serve.mcp.resources import task_uri
+from perdure.serve.mcp.specification import specified
 from perdure.serve.mcp.toolbox import Json, Link, ToolAnswer
+from perdure.views.tasks import Execution
 
 WorkStatus = Literal["working", "completed", "cancelled"]
 POLL_MS: Final = 5_000
@@ -32,7 +34,7 @@ class WorkState:
     status: WorkStatus
     updated_at: int
     answer: ToolAnswer
-    waiting: tuple[PendingRecord, ...] = ()  # for approvers
+    waiting: tuple[PendingRecord, ...] = ()  # for approvers and submitters
     is_left_to_people: bool = False  # nothing moves before one of them decides
 
     @property
@@ -63,9 +65,11 @@ class BackgroundWork:
             return await self._earlier_run(task, work.number)
         if task.is_active:
             return await self._running(task)
-        fields = await self._background.answer(task)
+        calls = (await self._background.open_calls(task)).from_outside
+        waiting = waiting_answer(calls, self._service.public_url, has_ended=True)
+        fields = {**await self._background.answer(task), **waiting}
         status: WorkStatus = "cancelled" if task.status == "cancelled" else "completed"
-        return WorkState(status, task.updated_at, _answer(fields))
+        return WorkState(status, task.updated_at, _answer(fields), calls)
 
     async def _earlier_run(self, task: ChildTask, run: str) -> WorkState:
         """Return the outcome of a run after which the task was resumed, from its log."""
@@ -85,12 +89,12 @@ class BackgroundWork:
 
     async def _running(self, task: ChildTask) -> WorkState:
         tree = await self._background.open_calls(task)
-        waiting = waiting_answer(tree.for_people, self._service.public_url)
+        waiting = waiting_answer(tree.from_outside, self._service.public_url)
         return WorkState(
             "working",
             task.updated_at,
             running_answer(task, waiting),
-            tree.for_people,
+            tree.from_outside,
             tree.is_left_to_people,
         )
 
@@ -133,11 +137,14 @@ def running_answer(task: ChildTask, waiting: Json | None = None) -> ToolAnswer:
     `waiting` says for whom it waits, if it does: then it is not working.
     """
     call = f"Call background_output with task_id {task.id} and block=true"
-    if waiting:
-        message = f"{waiting['message']} Tell the person; list_pending has the arguments. {call}, "
-        message += "which asks the person who uses this client if it can, and waits."
+    if waiting and WAITING_FOR in waiting:
+        message = f"{waiting['message']} Tell the person; list_pending has the arguments. {call} "
+        message += (
+            "to ask the person who uses this client, if they may decide, or after a decision."
+        )
     else:
-        message = f"The background agent is working. {call} to wait for its result."
+        state = waiting["message"] if waiting else "The background agent is working."
+        message = f"{state} {call} to wait for its result."
     fields = task_answer(task, agent=task.agent, **{**(waiting or {}), "message": message})
     return ToolAnswer({"success": True, **fields})
 
@@ -160,9 +167,9 @@ class ExecutionWork:
         """Return the state of a command. Raises NotFound."""
         value = await self._verbs(tenant).get(work.task_id, work.number)
         now = self._service.now()
-        if value["status"] == "running":
+        if value.status == "running":
             return WorkState("working", now, running_command(value))
-        status: WorkStatus = "cancelled" if value["reason"] == "cancelled" else "completed"
+        status: WorkStatus = "cancelled" if value.reason == "cancelled" else "completed"
         return WorkState(status, now, command_answer(value))
 
     async def find_call(self, tenant: str, work: WorkRef, pending_id: str) -> PendingRecord | None:
@@ -186,25 +193,28 @@ _PUBLISHED: Final = ("success", "taskId", "exitCode", "stdout", "stderr", "durat
 _MORE: Final = ("reason", "signal", "truncated", "sandbox", "executionId", "problem")
 
 
-def command_answer(value: Json) -> ToolAnswer:
+def command_answer(execution: Execution) -> ToolAnswer:
     """Return the answer about a command that has ended: the published fields come first."""
-    fields = {name: value[name] for name in (*_PUBLISHED, *_MORE)}
-    return ToolAnswer(fields, _output_links(value))
+    fields = specified(execution)
+    return ToolAnswer(
+        {name: fields[name] for name in (*_PUBLISHED, *_MORE)}, _output_links(execution)
+    )
 
 
-def running_command(value: Json) -> ToolAnswer:
+def running_command(execution: Execution) -> ToolAnswer:
     """Return the answer about a command that still runs: its handle, and the tool to call next."""
+    task_id = execution.task_id
     message = (
-        f"The command is still running. Call get_task_status with taskId {value['taskId']} to "
+        f"The command is still running. Call get_task_status with taskId {task_id} to "
         "read its output so far; lastExecution is this command."
     )
-    names = {"taskId": value["taskId"], "executionId": value["executionId"]}
+    names = {"taskId": task_id, "executionId": execution.execution_id}
     more = {"status": "running", "pollAfterMs": POLL_MS, "message": message}
-    return ToolAnswer({"success": True, **names, **more}, _output_links(value))
+    return ToolAnswer({"success": True, **names, **more}, _output_links(execution))
 
 
-def _output_links(value: Json) -> tuple[Link, ...]:
-    task_id, number = str(value["taskId"]), str(value["executionId"])
+def _output_links(execution: Execution) -> tuple[Link, ...]:
+    task_id, number = execution.task_id, execution.execution_id
     uri = task_uri(task_id, "executions", number, "output")
     return (
         Link(task_uri(task_id), f"Task {task_id}"),

@@ -1,53 +1,37 @@
 """Pending calls as pages show them: the question, its arguments, its age and its outcome."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
-from perdure.core.roles import Permit
-from perdure.errors import NotFound
+from perdure.core.pending.record import APPROVER_KINDS
 from perdure.runtime.diagnosis.calls import question_text
-from perdure.runtime.records.entries import SessionEntry, SessionRef
-from perdure.runtime.sessions.command_checks import with_problem
-from perdure.runtime.views import Event
-from perdure.serve.http.settlement import call_json
-from perdure.serve.ui.outcomes import Outcome, call_outcome
-from perdure.serve.ui.view import View
+from perdure.runtime.diagnosis.outcomes import Outcome, call_outcome
+from perdure.serve.ui.view import PageView
+from perdure.views.calls import PendingCall
+from perdure.views.findings import Finding
 
 SOON_MS: Final = 15 * 60 * 1000  # a deadline that is closer is shown in red
-TAIL: Final = 60  # events at the end of a log in which the words of the model are searched
 
 
 @dataclass(frozen=True, slots=True)
 class CallView:
     """A pending call for a template."""
 
-    record: PendingRecord
-    json: Mapping[str, Any]
+    record: PendingCall
     url: str
     session_url: str
     now: int
+    person: str
     words: str = ""
     thinking: str = ""
-
-    @property
-    def id(self) -> str:
-        """Its pending id."""
-        return self.record.id
 
     @property
     def title(self) -> str:
         """The question that a person answers."""
         if self.record.kind == "question":
-            question = self.record.prompt or str(self.record.input.get("question", ""))
+            question = self.record.prompt or str(self.record.args.get("question", ""))
             return " ".join(question.split()) or "A question"
         return question_text(self.record.tool, self.record.prompt)
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        """Its arguments without secret ones."""
-        return self.record.redacted.input
 
     @property
     def is_for_people(self) -> bool:
@@ -57,17 +41,50 @@ class CallView:
     @property
     def outcome(self) -> Outcome | None:
         """Its settlement in words; None while it is open."""
-        return call_outcome(self.json)
+        return call_outcome(self.record)
 
     @property
-    def allowed(self) -> Sequence[str]:
-        """The kinds of decisions that it accepts."""
-        return self.record.allowed_decisions if self.record.is_open else ()
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that say why it does not continue."""
+        return tuple(item for item in self.record.findings if item.severity in ("warning", "error"))
+
+    @property
+    def may_decide(self) -> bool:
+        """True if this person may decide about it in any way."""
+        return not {"approve", "edit", "deny", "respond"}.isdisjoint(self.record.can)
+
+    @property
+    def approvals(self) -> str:
+        """The approvals so far, if it needs several: `1 of 2 approvals: ben “looks right”`."""
+        call, votes = self.record, self.record.votes
+        if call.min_approvals < 2:
+            return ""
+        names = ", ".join(f"{vote.by} “{vote.note}”" if vote.note else vote.by for vote in votes)
+        counts = f"{len(votes)} of {call.min_approvals} approvals"
+        return f"{counts}: {names}" if names else counts
+
+    @property
+    def refusal(self) -> str:
+        """The reason why this person may not approve an open call; empty if they may."""
+        call = self.record
+        is_refused = {"approve", "respond"}.isdisjoint(call.can)
+        if not call.is_open or not self.is_for_people or not is_refused:
+            return ""
+        if any(vote.by == self.person for vote in call.votes):
+            missing = call.missing_approvals
+            more = "one more is" if missing == 1 else f"{missing} more are"
+            return f"Your approval is recorded; {more} needed."
+        if call.not_by_starter and self.person in call.started_by:
+            return "You started this run, so another person must approve it."
+        if call.approvers:
+            return f"Its approvers are {', '.join(call.approvers)}."
+        return "You may look, but not decide. An approver must."
 
     @property
     def is_soon(self) -> bool:
         """True if it expires within minutes."""
-        return self.record.timeout is not None and self.record.timeout - self.now < SOON_MS
+        deadline = self.record.expires_at_ms
+        return deadline is not None and deadline - self.now < SOON_MS
 
     @property
     def is_plain_question(self) -> bool:
@@ -76,44 +93,13 @@ class CallView:
         return self.record.kind == "question" and not has_shape
 
 
-def view_call(view: View, record: PendingRecord, words: tuple[str, str] = ("", "")) -> CallView:
-    """Return a call for a template, with the problem that it has with the code of this server."""
-    record = with_problem(view.scope.service.agents, record)
+def view_call(view: PageView, call: PendingCall, words: tuple[str, str] = ("", "")) -> CallView:
+    """Return a call for a template."""
     return CallView(
-        record,
-        call_json(view.scope, record),
-        view.url("pending", record.id),
-        view.session_url(record.session_id, record.tenant),
+        call,
+        view.url("pending", call.id),
+        view.session_url(call.session_id, call.tenant),
         view.scope.service.now(),
+        view.person,
         *words,
     )
-
-
-async def find_session(view: View, record: PendingRecord) -> SessionEntry | None:
-    """Return the session of a call; None if it was deleted or this person may not read it."""
-    if not view.may(Permit.READ):
-        return None
-    try:
-        return await view.scope.service.get(SessionRef(record.tenant, record.session_id))
-    except NotFound:
-        return None
-
-
-async def last_words(view: View, record: PendingRecord) -> tuple[str, str]:
-    """Return what the model said and thought when it asked for a call."""
-    entry = await find_session(view, record)
-    if entry is None:
-        return "", ""
-    service = view.scope.service
-    head = max(entry.record.head, 0)
-    events, head = await service.feed.events(entry, max(head - TAIL, 0), 2 * TAIL)
-    return _words_of(events, record.message_id)
-
-
-def _words_of(events: Sequence[Event], message_id: str) -> tuple[str, str]:
-    """Return the words of one response: `m3` is the third."""
-    turn = message_id.removeprefix("m")
-    for event in reversed(events):
-        if event.type == "assistant" and str(event.data.get("turn", "")) == turn:
-            return str(event.data.get("content") or ""), str(event.data.get("thinking") or "")
-    return "", ""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-Schema = Mapping[str, Any]
+from perdure.serve.schemas import Schema, plain_schema
+
 Widget = Literal["line", "text", "number", "choice", "json", "hidden"]
 
 ARGUMENT: Final = "arg."  # before the names of fields that are arguments
@@ -83,7 +84,6 @@ def argument_fields(
     """Return the fields of a call's arguments, and of those that its tool also takes."""
     properties: Mapping[str, Any] = (schema or {}).get("properties", {})
     required = (schema or {}).get("required", ())
-    definitions = (schema or {}).get("$defs", {})
     names = [*properties, *(name for name in arguments if name not in properties)]
     return tuple(
         _hidden(name)
@@ -91,7 +91,7 @@ def argument_fields(
         else _field(
             name,
             arguments.get(name),
-            _resolved(properties.get(name, {}), definitions),
+            plain_schema(properties.get(name), schema or {}),
             is_set=name in arguments,
             is_required=name in required,
         )
@@ -101,21 +101,6 @@ def argument_fields(
 
 def _hidden(name: str) -> Field:
     return Field(name, "hidden", "", "", help="This value is secret and is not shown.")
-
-
-def _resolved(schema: Any, definitions: Mapping[str, Any]) -> Schema:
-    """Return a schema without a reference, and without null as one of two choices."""
-    if not isinstance(schema, Mapping):
-        return {}
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        target = definitions.get(reference.rpartition("/")[2], {})
-        return {**target, **{k: v for k, v in schema.items() if k != "$ref"}}
-    choices = [item for item in schema.get("anyOf", ()) if item != {"type": "null"}]
-    if len(choices) == 1 and isinstance(choices[0], Mapping):
-        rest = {key: value for key, value in schema.items() if key != "anyOf"}
-        return {**_resolved(choices[0], definitions), **rest}
-    return schema
 
 
 def _field(name: str, value: Any, schema: Schema, *, is_set: bool, is_required: bool) -> Field:

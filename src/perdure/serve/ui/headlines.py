@@ -1,48 +1,57 @@
-"""Headline of a session: its diagnosis with a sign, and what a person can do on its page."""
+"""Headline of a session: its finding with a sign, and what a person can do on its page."""
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from perdure.runtime.diagnosis.sessions import Case, Diagnosis
+from perdure.core.pending.record import APPROVER_KINDS
+from perdure.errors import Corrupt
+from perdure.runtime.diagnosis.steps import call_lines, finding_lines
+from perdure.runtime.diagnosis.texts import line
 from perdure.serve.ui.templates import sentence
+from perdure.views.findings import Severity
+from perdure.views.sessions import Result
 
 PAUSED: Final = "Task paused - waiting for your input"
 
 
 class _Sign(NamedTuple):
-    """Color and icon of a case, and the advice that fits the buttons of the page."""
+    """Color and icon of a finding, and the advice that fits the buttons of the page."""
 
     tone: str  # waiting, running, completed, failed, cancelled, pending
     icon: str
     advice: str = ""
-    is_resumable: bool = False
 
 
 _SAFE: Final = "It is safe to close, restart or deploy."
 _CONTINUE: Final = "Send a message to continue the conversation."
-_SIGNS: Final[dict[Case, _Sign]] = {
+_STATES: Final = {
     "completed": _Sign("completed", "check", _CONTINUE),
     "cancelled": _Sign("cancelled", "stop", _CONTINUE),
-    "failed": _Sign("failed", "alert", "Retry continues from what is recorded.", True),
-    "damaged": _Sign(
+    "failed": _Sign("failed", "alert", "Retry continues from what is recorded."),
+}
+_CODES: Final = {
+    Corrupt.code: _Sign(
         "failed",
         "alert",
         "Everything before the damage can be kept: restart from the last good event, start again,"
         " or download what can be read.",
     ),
-    "no_worker": _Sign("waiting", "alert", "Start a worker that has this agent.", True),
-    "blocked": _Sign("failed", "alert", "", True),
-    "running": _Sign("running", "play"),
-    "in_memory": _Sign(
+    "NO_WORKER": _Sign("waiting", "alert", "Start a worker that has this agent."),
+    "WAITING_IN_MEMORY": _Sign(
         "waiting",
         "pause",
         "Decide now, or configure a session store so that it can wait without a process.",
     ),
-    "retrying": _Sign("waiting", "restart", "Resume retries now.", True),
-    "waiting": _Sign("waiting", "machine", f"{_SAFE} It continues with the result."),
-    "not_started": _Sign("pending", "clock", "Resume it, or send a message.", True),
-    "stopped": _Sign("waiting", "restart", "", True),
-    "due": _Sign("running", "play", "A worker takes it next."),
+    "RETRYING": _Sign("waiting", "restart", "Resume retries now."),
+    "WAITING": _Sign("waiting", "machine", f"{_SAFE} It continues with the result."),
+    "NOT_STARTED": _Sign("pending", "clock", "Resume it, or send a message."),
+    "DUE": _Sign("running", "play", "A worker takes it next."),
+}
+_SEVERITIES: Final[dict[Severity, _Sign]] = {
+    "ok": _Sign("running", "play"),
+    "waiting": _Sign("waiting", "clock"),
+    "warning": _Sign("waiting", "restart"),
+    "error": _Sign("failed", "alert"),
 }
 
 
@@ -58,24 +67,38 @@ class SessionHeadline:
     is_resumable: bool
     is_damaged: bool
     is_paused_for_people: bool
+    commands: tuple[str, ...]  # the same, and what to type in a terminal
 
 
-def session_headline(diagnosis: Diagnosis, *, decisions: int, hint: str = "") -> SessionHeadline:
-    """Return the headline of a session; `decisions` is how many calls wait for people."""
-    sign = _SIGNS[diagnosis.case]
-    is_paused = bool(decisions) and diagnosis.case in ("waiting", "in_memory")
-    if is_paused and diagnosis.case == "waiting":
+def session_headline(session: Result[Any]) -> SessionHeadline:
+    """Return the headline of a session."""
+    finding = session.findings[0]
+    decisions = sum(call.kind in APPROVER_KINDS for call in session.pending)
+    is_paused = bool(decisions) and finding.code in ("WAITING", "WAITING_IN_MEMORY")
+    sign = _CODES.get(finding.code) or _STATES.get(session.state) or _SEVERITIES[finding.severity]
+    if is_paused and finding.code == "WAITING":
         last = "Decide below." if decisions == 1 else "It continues after the last decision."
         sign = sign._replace(icon="pause", advice=f"{_SAFE} {last}")
-    text = diagnosis.headline.removeprefix("is ")
-    meaning = " ".join(filter(None, (diagnosis.meaning, *map(sentence, diagnosis.notes))))
+    first, *notes = finding.text.split("\n")
+    text = first.removeprefix(f"Session {line(session.session_id)} ").removeprefix("is ")
+    title, _, meaning = text.partition(". ")
+    sentences = [meaning, *(note.removeprefix("hint: ") for note in notes)]
     return SessionHeadline(
         sign.tone,
         sign.icon,
-        f"{text[:1].upper()}{text[1:]}",
-        meaning,
-        sentence(hint) if hint and not sign.advice else sign.advice,
-        sign.is_resumable,
-        diagnosis.case == "damaged",
+        f"{title[:1].upper()}{title[1:].removesuffix('.')}",
+        " ".join(sentence(text) for text in sentences if text),
+        sign.advice,
+        any(step.path is not None and "/resume" in step.path for step in finding.steps),
+        finding.code == Corrupt.code,
         is_paused,
+        tuple(_commands(session)),
     )
+
+
+def _commands(session: Result[Any]) -> list[str]:
+    """Return the findings about a session and its calls as lines of text."""
+    lines = [text for item in session.findings for text in finding_lines(item)]
+    for call in session.pending:
+        lines += call_lines(call.findings[-1].text, call.findings)
+    return lines

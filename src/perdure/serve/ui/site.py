@@ -1,20 +1,18 @@
 """Site: pages, forms and static files beside the JSON routes, and errors as pages."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
 from starlette.datastructures import FormData, Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from perdure.errors import NotFound
 from perdure.serve.http.dependencies import Requires
 from perdure.serve.http.middleware import (
-    PAGE_REQUESTED,
     ROUTE_PATH,
     App,
     Message,
@@ -23,17 +21,21 @@ from perdure.serve.http.middleware import (
     Send,
     is_page_requested,
 )
+from perdure.serve.http.table import PageRun, Route
 from perdure.serve.ui.identity import Identity
-from perdure.serve.ui.routes import PageRoute, find_route
+from perdure.serve.ui.routes import PAGES, PageRoute
 from perdure.serve.ui.sign_in import sign_in, sign_in_page, sign_out
-from perdure.serve.ui.static_files import PREFIX, StaticFile, find_static
+from perdure.serve.ui.static_files import PREFIX, find_static
 from perdure.serve.ui.templates import PageContext, render
-from perdure.serve.ui.view import HEADERS, View, anonymous_visit, read_form, root_of
-
-Respond = Callable[[Request], Awaitable[Response]]
+from perdure.serve.ui.view import HEADERS, PageView, anonymous_visit, read_form, root_of
 
 
-async def _respond_with_file(file: StaticFile, request: Request) -> Response:
+async def _static_file(request: Request, name: str) -> Response:
+    """Return a file of the pages: their script, styles and icons."""
+    path = request.scope[ROUTE_PATH]
+    file = find_static(path)
+    if file is None:
+        raise NotFound(f"there is no file {name!r}", code="ROUTE_NOT_FOUND", hint="reload the page")
     return file.response(request.headers.get("accept-encoding", ""))
 
 
@@ -43,43 +45,25 @@ class Site:
 
     identity: Identity
 
-    def serve(self, app: App, api: FastAPI) -> App:
-        """Return an application that serves pages, and leaves all other requests to `app`."""
-
-        async def serve_request(scope: Scope, receive: Receive, send: Send) -> None:
-            respond = self._find(scope) if scope["type"] == "http" else None
-            if respond is None:
-                await app(scope, receive, send)
-                return
-            scope["app"] = api
-            response = await respond(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        return serve_request
-
-    def _find(self, scope: Scope) -> Respond | None:
-        """Return what answers a request; None if it is not for a page."""
-        path, method = scope[ROUTE_PATH], scope["method"]
-        if path.startswith(PREFIX) and method == "GET":
-            file = find_static(path)
-            return None if file is None else partial(_respond_with_file, file)
-        if not scope[PAGE_REQUESTED]:
-            return None
-        if (own := self._own_pages.get((method, path))) is not None:
-            return own
-        match = find_route(method, path)
-        return None if match is None else partial(self._respond, route=match[0], ids=match[1])
-
-    @property
-    def _own_pages(self) -> Mapping[tuple[str, str], Respond]:
-        """Pages that need no visit."""
-        return {
+    def add_pages(self, table: tuple[Route, ...]) -> tuple[Route, ...]:
+        """Return the table with the pages that browsers get."""
+        pages = {(page.method, page.path): self._run(page) for page in PAGES}
+        pages |= {
             ("GET", "/sign-in"): self._sign_in_page,
             ("POST", "/sign-in"): self._sign_in,
             ("POST", "/sign-out"): self._sign_out,
         }
+        merged = [
+            replace(route, page=pages.pop((route.method, route.path), None)) for route in table
+        ]
+        own = [Route(*address, None, None, page=page) for address, page in pages.items()]
+        files = Route("GET", f"{PREFIX}{{name}}", None, _static_file, is_described=False)
+        return (*merged, *own, files)
 
-    async def _respond(self, request: Request, route: PageRoute, ids: dict[str, str]) -> Response:
+    def _run(self, page: PageRoute) -> PageRun:
+        return partial(self._respond, page)
+
+    async def _respond(self, route: PageRoute, request: Request, ids: dict[str, str]) -> Response:
         """Return a page, or do what a form says. Raises PerdureError."""
         visit = self.identity.visit(request)
         form = await read_form(request, visit) if request.method == "POST" else None
@@ -88,16 +72,16 @@ class Site:
             if self.identity.mode == "local":
                 return sign_in_page(self.identity, request)
             visit = anonymous_visit()
-        view = View(scope, self.identity, visit, FormData() if form is None else form)
+        view = PageView.of(scope, self.identity, visit, FormData() if form is None else form)
         return await route.function(view, **ids)
 
-    async def _sign_in_page(self, request: Request) -> Response:
+    async def _sign_in_page(self, request: Request, _: dict[str, str]) -> Response:
         return sign_in_page(self.identity, request)
 
-    async def _sign_in(self, request: Request) -> Response:
+    async def _sign_in(self, request: Request, _: dict[str, str]) -> Response:
         return await sign_in(self.identity, request)
 
-    async def _sign_out(self, request: Request) -> Response:
+    async def _sign_out(self, request: Request, _: dict[str, str]) -> Response:
         await read_form(request, self.identity.visit(request))
         return sign_out(request)
 

@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from perdure.core.log.codec import TYPES
 from perdure.runtime.diagnosis.calls import question_text
-from perdure.runtime.views import HINTS, PROBLEMS
+from perdure.runtime.diagnosis.outcomes import winner_outcome
+from perdure.runtime.diagnosis.texts import value_line
 from perdure.serve.ui.markdown import render_markdown
-from perdure.serve.ui.outcomes import winner_outcome
 from perdure.serve.ui.spans import ago, clock, exact, left, short_number, span
 from perdure.serve.ui.static_files import PREFIX, static_files
 
@@ -45,8 +45,9 @@ def _environment() -> Environment:
         "exact": exact,
         "json": json_text,
         "left": left,
-        "line": one_line,
+        "line": value_line,
         "sentence": sentence,
+        "sentences": sentences,
         "markdown": render_markdown,
         "short": short_number,
         "span": span,
@@ -54,7 +55,6 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "event_types": " ".join(TYPES),
-        "problem_text": _problem_text,
         "question_text": question_text,
         "winner_text": _winner_text,
     }
@@ -97,24 +97,15 @@ def json_text(value: Any) -> str:
     return json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False, default=str)
 
 
-def one_line(value: Any, limit: int = 200) -> str:
-    """Return a value as one line of text, cut at a limit."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
 def sentence(text: str) -> str:
     """Return a message of an error as a sentence: `there is no session` begins it."""
     end = "" if text.endswith((".", "!", "?", ":", "…")) else "."
     return f"{text[:1].upper()}{text[1:]}{end}"
 
 
-def _problem_text(code: str) -> str:
-    """Return the problem of a call in words, with what to do about it."""
-    text = PROBLEMS.get(code, code)
-    hint = HINTS.get(code)
-    return sentence(text) + (f" {sentence(hint)}" if hint else "")
+def sentences(text: str) -> str:
+    """Return the lines of a finding as sentences."""
+    return " ".join(sentence(item) for item in text.split("\n"))
 
 
 def _winner_text(winner: Mapping[str, Any]) -> str:

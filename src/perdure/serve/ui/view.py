@@ -1,8 +1,8 @@
-"""View: one request of a browser with its person, and the responses that pages return."""
+"""PageView: one request of a browser with its person, and the responses that pages return."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -14,6 +14,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from perdure.core.roles import Permit
 from perdure.errors import NotAllowed, Refused
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.serve.http.dependencies import RequestScope, unauthenticated_body
 from perdure.serve.http.middleware import Message
 from perdure.serve.ui.identity import FORM_CHECKED, Identity
@@ -38,27 +40,47 @@ Page = Callable[..., Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     """A page that is about to be shown to a person, or changed by one."""
 
     scope: RequestScope
     identity: Identity
     visit: Visit
     form: FormData  # empty unless a form was submitted
+    caller: Caller
 
     @property
     def request(self) -> Request:
         """The request of the browser."""
         return self.scope.request
 
+    @classmethod
+    def of(
+        cls, scope: RequestScope, identity: Identity, visit: Visit, form: FormData
+    ) -> "PageView":
+        """Return the page of a request; without tokens, people are who they say that they are."""
+        principal = scope.caller.principal
+        if identity.mode == "local" and principal is not None:
+            principal = replace(principal, name=visit.name)
+        return cls(scope, identity, visit, form, Caller(principal, scope.tenant, VIA))
+
+    @property
+    def verbs(self) -> SessionVerbs:
+        """The verbs on the sessions that this person sees."""
+        return SessionVerbs(self.scope.service, self.caller)
+
+    def verbs_in(self, tenant: str) -> SessionVerbs:
+        """The same in a tenant of which something was shown."""
+        return SessionVerbs(self.scope.service, self.caller.within(tenant))
+
     @property
     def person(self) -> str:
         """The name that is recorded with what this person does."""
-        return self.scope.actor(self.visit.name if self.identity.mode == "local" else None)
+        return self.caller.name
 
     def may(self, permit: Permit) -> bool:
         """Return whether this person has a permit; what it lacks is not offered."""
-        return self.scope.has_permit(permit)
+        return self.caller.may(permit)
 
     def query(self, name: str) -> str:
         """Return a parameter of the address; empty if it is missing."""
@@ -105,7 +127,8 @@ class View:
         return response
 
     def _title_values(self) -> Mapping[str, Any]:
-        return {"person": self.person, "role": self.scope.principal.role}
+        principal = self.caller.principal
+        return {"person": self.person, "role": None if principal is None else principal.role}
 
     def redirect(self, url: str) -> Response:
         """Return the response to a form: the browser then asks for this page."""

@@ -30,6 +30,7 @@ from perdure.store.inspect import (
 from perdure.store.judge import StreamRow
 from perdure.store.shared.line_files import append_lines, read_lines, sync_file, sync_folder
 from perdure.store.shared.lines import JournalLine, decode_event, decode_record
+from perdure.store.shared.private_files import create_file
 from perdure.store.shared.tables import Tables
 
 _MOST: Final = 20
@@ -146,6 +147,7 @@ class FilesInspector:
         stem = "events.damaged" if log.name == LOG else f"{log.stem}.damaged"
         target = unused_path(log.parent, stem)
         target.parent.mkdir(parents=True, exist_ok=True)
+        create_file(target)
         target.write_bytes(log.read_bytes() if log.exists() else b"")
         sync_file(target)
         sync_folder(target.parent)

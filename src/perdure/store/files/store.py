@@ -38,6 +38,7 @@ from perdure.store.base import (
     Slice,
     StoreRefusal,
     StreamState,
+    SuspectLimit,
     Unavailable,
     Unknown,
     WallClock,
@@ -354,13 +355,19 @@ class FilesStore:
             store._signal.notify()  # noqa: SLF001 - of the same class
 
     async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        *,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
     ) -> list[Lease]:
         """Reap dead holders, then lease up to `limit` due streams, oldest due first."""
 
         async def claim(opened: _Open) -> list[Lease]:
             now = self.now()
-            changes, leases = opened.folder.tables.claim(holder, kind, limit, only, now)
+            changes, leases = opened.folder.tables.claim(holder, kind, limit, only, suspects, now)
             await self._change_leases(opened, changes)
             if isinstance(leases, Lost):
                 raise leases

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from perdure.errors import StoreError
-from perdure.store.base import Entry, Lease, Lost, Unknown
+from perdure.store.base import Entry, Lease, Lost, SuspectLimit, Unknown
 from perdure.store.postgres import reads
 from perdure.store.postgres.batcher import Batcher
 from perdure.store.postgres.connection import Connector, Pool
@@ -93,10 +93,17 @@ class PostgresConnections:
     async def _entries(self, keys: Sequence[tuple[str, str]]) -> list[Entry | None]:
         return await self.readers.query(partial(reads.get, keys=keys))
 
-    async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
+    async def claim(
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        only: str | None,
+        suspects: SuspectLimit | None,
+    ) -> list[Lease]:
         """Lease due streams to a holder. Raises Lost, or Unknown if it may have got leases."""
         try:
-            return await self.leases.claim(holder, kind, limit, only)
+            return await self.leases.claim(holder, kind, limit, only, suspects)
         except Lost:
             await self.control.release_liveness_lock(holder)
             raise

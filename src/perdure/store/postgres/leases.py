@@ -8,7 +8,16 @@ from functools import partial
 from typing import Any
 
 from perdure.errors import StoreError
-from perdure.store.base import Clock, Lease, Lost, Unavailable, Unknown
+from perdure.store.base import (
+    ANY_TRIES,
+    SUSPECT_TRIES,
+    Clock,
+    Lease,
+    Lost,
+    SuspectLimit,
+    Unavailable,
+    Unknown,
+)
 from perdure.store.judge import BACK_OFF_FROM_TRY, LONGEST_BACK_OFF_MS
 from perdure.store.postgres.batcher import Batcher
 from perdure.store.postgres.connection import AsyncpgConnection, Connector, Pool, PooledConnection
@@ -67,7 +76,8 @@ class LeaseRows:
         self._program = program
         self._pool = Pool(connector, _CONNECTIONS, synced=False)
         self._claims = asyncio.Semaphore(_CLAIMS)
-        self._batchers: dict[tuple[str, str], Batcher[str, list[Lease]]] = {}  # holder, kind
+        # By holder, kind, and the tries that a stream must not have.
+        self._batchers: dict[tuple[str, str, int], Batcher[str, list[Lease]]] = {}
         self._unknown: dict[str, list[Lease]] = {}  # of commits without a reply, by holder
 
     async def close(self) -> None:
@@ -76,10 +86,18 @@ class LeaseRows:
             await batcher.close()
         await self._pool.close()
 
-    async def claim(self, holder: str, kind: str, limit: int, only: str | None) -> list[Lease]:
+    async def claim(
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        only: str | None,
+        suspects: SuspectLimit | None,
+    ) -> list[Lease]:
         """Lease due streams to a holder. Raises Lost, or Unknown if it may have got leases."""
         if only is not None and limit > 0:
-            return await self._batcher(holder, kind).submit(only)
+            below = ANY_TRIES if suspects is None else suspects.tries_of_one
+            return await self._batcher(holder, kind, below).submit(only)
         name, now = pack_text(holder), self._clock.fixed_now()
         is_alive, has_dead, has_due, server_time = await self._pool.query(
             lambda connection: _first(connection, "check_for_work", name, pack_text(kind), now)
@@ -92,36 +110,37 @@ class LeaseRows:
             raise _lost(holder)
         if not has_due or limit <= 0:
             return []
-        rows = await self._run_claim("claim", name, pack_text(kind), limit)
+        bounds = (ANY_TRIES, 0, 0, False) if suspects is None else (SUSPECT_TRIES, *suspects)
+        rows = await self._run_claim("claim", name, pack_text(kind), limit, *bounds)
         if not rows:
             raise _lost(holder)
         return [_lease(row, holder) for row in rows if row[2] is not None]
 
-    def _batcher(self, holder: str, kind: str) -> Batcher[str, list[Lease]]:
-        """Return the batcher of a holder's claims of single streams."""
-        batcher = self._batchers.get((holder, kind))
+    def _batcher(self, holder: str, kind: str, below: int) -> Batcher[str, list[Lease]]:
+        """Return the batcher of a holder's claims of single streams with fewer tries than that."""
+        batcher = self._batchers.get((holder, kind, below))
         if batcher is None:
             self._batchers = {  # without those of former holder names
                 name: other
                 for name, other in self._batchers.items()
                 if name[0] == holder or not other.is_idle
             }
-            run = partial(self._claim_these, holder, kind)
+            run = partial(self._claim_these, holder, kind, below)
             batcher = Batcher(run, self._connector.explain, is_row_error)
-            self._batchers[holder, kind] = batcher
+            self._batchers[holder, kind, below] = batcher
         return batcher
 
     async def _claim_these(
-        self, holder: str, kind: str, streams: Sequence[str]
+        self, holder: str, kind: str, below: int, streams: Sequence[str]
     ) -> list[list[Lease]]:
         """Claim these streams; of two callers that name the same stream, the first gets it."""
         names = list(dict.fromkeys(streams))
-        leases, has_dead = await self._claim_once(holder, kind, names)
+        leases, has_dead = await self._claim_once(holder, kind, below, names)
         if has_dead:  # then their streams may be claimed after a reap
             try:
                 await self.reap()
                 rest = [stream for stream in names if stream not in leases]
-                leases |= (await self._claim_once(holder, kind, rest))[0]
+                leases |= (await self._claim_once(holder, kind, below, rest))[0]
             except (Lost, Unknown):
                 raise
             except StoreError:
@@ -130,11 +149,12 @@ class LeaseRows:
         return [[leases.pop(stream)] if stream in leases else [] for stream in streams]
 
     async def _claim_once(
-        self, holder: str, kind: str, streams: Sequence[str]
+        self, holder: str, kind: str, below: int, streams: Sequence[str]
     ) -> tuple[dict[str, Lease], bool]:
         """Claim streams, and return whether there are expired holders. Raises Lost."""
         names = [pack_text(stream) for stream in streams]
-        rows = await self._run_claim("claim_these", pack_text(holder), pack_text(kind), names)
+        name = pack_text(holder)
+        rows = await self._run_claim("claim_these", name, pack_text(kind), names, below)
         live_holder, server_time, *_, has_dead = rows[0]
         self._clock.set_server_time(server_time)
         if live_holder is None:
@@ -230,12 +250,14 @@ class LeaseRows:
 
         return await self._pool.query(remove)
 
-    async def _run_claim(self, sql: str, name: str, kind: str, choice: object) -> Sequence[Any]:
+    async def _run_claim(
+        self, sql: str, name: str, kind: str, choice: object, *bounds: object
+    ) -> Sequence[Any]:
         """Run a claim of `choice` streams: their number, or their names."""
         now = self._clock.fixed_now()
         try:
             async with self._claims, self._pool.connection() as connection:
-                return await connection.fetch(statement(sql), name, kind, choice, now)
+                return await connection.fetch(statement(sql), name, kind, choice, now, *bounds)
         except StoreError:
             raise
         except Exception as error:

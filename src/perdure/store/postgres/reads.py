@@ -19,7 +19,7 @@ from perdure.store.base import (
 from perdure.store.postgres.batch import entry_from_row
 from perdure.store.postgres.connection import PooledConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
-from perdure.store.shared.damage import DAMAGED, damaged_stream
+from perdure.store.shared.damage import DAMAGED, damaged_record, damaged_stream
 from perdure.store.shared.paging import (
     LAST_DUE,
     ListingPosition,
@@ -55,14 +55,21 @@ async def read(connection: PooledConnection, stream: str, after: int, limit: int
     if gone:
         raise Gone(f"the stream {stream} was erased", stream=stream)
     records = tuple(
-        Record(unpack_text(type_), data, at, seq, pos, stream)
-        for _, _, _, _, _, _, type_, data, at, seq, pos in rows
+        _checked_record(is_same, Record(unpack_text(type_), data, at, seq, pos, stream))
+        for _, _, _, _, _, _, is_same, type_, data, at, seq, pos in rows
         if seq is not None
     )
     if records and records[-1].seq > head:  # of the same moment
         raise damaged_stream(stream)
     check_complete(records, stream, after, min(head, last))
     return Slice(records, head, None if holder is None else unpack_text(holder), due, tries)
+
+
+def _checked_record(is_same: bool | None, record: Record) -> Record:
+    """Return the record if its checksum is right, or it has none. Raises Corrupt."""
+    if is_same is False:
+        raise damaged_record(record.stream, record.seq)
+    return record
 
 
 async def get(connection: PooledConnection, keys: Sequence[tuple[str, str]]) -> list[Entry | None]:

@@ -24,6 +24,7 @@ from perdure.store.base import (
     Put,
     Slice,
     StreamState,
+    SuspectLimit,
     Write,
 )
 from perdure.store.judge import check_commit
@@ -130,11 +131,17 @@ class PostgresStore:
         return heads
 
     async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        *,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
     ) -> list[Lease]:
         """Reap dead holders, then lease up to `limit` due streams, oldest due first."""
         self._signal.mark_seen()
-        return await self._ready().claim(holder, kind, limit, only)
+        return await self._ready().claim(holder, kind, limit, only, suspects)
 
     async def reap(self, now: int) -> None:
         """Free the leases of the holders whose rows have expired at `now`.

@@ -127,9 +127,11 @@ def _inspection(number: int, row: Any, log: _Rows, entries: _Rows) -> StreamInsp
 
 def _record(values: Any, count: int) -> StoredRecord:
     """Return a record of a log; one whose number is far beyond its end has another number."""
-    _, seq, type_, at, data = values
+    sid, seq, type_, at, data, checksum = values
     if not 0 < seq <= count + _MOST_LOST:
         return StoredRecord(0, unpack_text(type_), at, data, problem="its number is wrong")
+    if checksum is not None and checksum != record_checksum(sid, seq, type_, at, data):
+        return StoredRecord(seq, unpack_text(type_), at, data, problem="its checksum is wrong")
     return StoredRecord(seq, unpack_text(type_), at, data)
 
 
@@ -154,3 +156,8 @@ def stream_checksum(sid: int, stream: str, kind: str) -> bytes:
     The function of the same name in the schema returns the same.
     """
     return sha256(f"{sid} {kind}\n{stream}".encode()).digest()[:8]
+
+
+def record_checksum(sid: int, seq: int, type_: str, at: int, data: bytes) -> bytes:
+    """Return the checksum of a record, as the function in the schema does."""
+    return sha256(f"{sid} {seq} {at} {type_}\n".encode() + data).digest()[:8]

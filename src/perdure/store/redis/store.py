@@ -34,6 +34,7 @@ from perdure.store.base import (
     Slice,
     Store,
     StreamState,
+    SuspectLimit,
     Write,
 )
 from perdure.store.redis.index import (
@@ -330,10 +331,16 @@ class IndexedStore:
         return await self.primary.streams(after, limit)
 
     async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        *,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
     ) -> list[Lease]:
         """Claim from the store."""
-        return await self.primary.claim(holder, kind, limit, only=only)
+        return await self.primary.claim(holder, kind, limit, only=only, suspects=suspects)
 
     async def reap(self, now: int) -> None:
         """Reap dead holders of the store."""

@@ -14,3 +14,12 @@ def damaged_stream(stream: str) -> Corrupt:
         hint="run perdure doctor",
         details={"stream": stream},
     )
+
+
+def damaged_record(stream: str, seq: int) -> Corrupt:
+    """Return the error of a record whose row is damaged."""
+    return Corrupt(
+        f"event {seq} of {stream} cannot be read: its row is damaged",
+        hint="run perdure doctor",
+        details={"stream": stream, "seq": seq},
+    )

@@ -81,6 +81,7 @@ class WriteLock:
         self._fd = -1
         self._signature = b"%-11d\n" % os.getpid()
         self.waiting_since: float | None = None  # monotonic seconds
+        self.is_held = False
 
     def open(self) -> None:
         """Open the file. Raises OSError."""
@@ -91,6 +92,7 @@ class WriteLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self.is_held = False
 
     def acquire(self) -> None:
         """Wait for the lock as long as it takes; meanwhile `waiting_since` is set."""
@@ -101,7 +103,7 @@ class WriteLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
         finally:
             self.waiting_since = None
-        self._sign()
+        self._hold()
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free."""
@@ -109,18 +111,19 @@ class WriteLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        self._sign()
+        self._hold()
         return True
 
     def acquire_within(self, timeout_s: float) -> bool:
         """Take the lock if it becomes free in time, by polling, which keeps no order."""
         if not take_within(self._fd, self.path, timeout_s):
             return False
-        self._sign()
+        self._hold()
         return True
 
     def release(self) -> None:
         """Release the lock to the next process."""
+        self.is_held = False
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def report_wait(self) -> None:
@@ -145,7 +148,9 @@ class WriteLock:
                 os.pwrite(self._fd, _MARK, _SIGNATURE)
                 os.fsync(self._fd)
 
-    def _sign(self) -> None:
+    def _hold(self) -> None:
+        """Note that the lock is held, also in the file."""
+        self.is_held = True
         # Reads first: a write would make every fsync also write this file's timestamps.
         with contextlib.suppress(OSError):  # the lock is taken, even if the disk is full
             if os.pread(self._fd, _SIGNATURE, 0) != self._signature:

@@ -4,6 +4,7 @@ Whatever exists keeps its mode: an operator may have opened it to a group. Who m
 also lock it, and so stop the processes that wait for the lock.
 """
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -23,8 +24,13 @@ def make_folder(path: Path, mode: int = FOLDER) -> None:
 
 
 def create_file(path: Path) -> None:
-    """Create an empty file if there is none."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE))
+    """Create an empty file if there is none.
+
+    A file that exists is not opened: to close it would release the locks that SQLite has taken on
+    it for other connections of this process.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
 
 
 def replacement_mode(path: Path) -> int:

@@ -10,7 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from perdure.store.base import Census, Entry, Gone, Lease, Lost, NoStream, Order, Page, StreamState
+from perdure.store.base import (
+    Census,
+    Entry,
+    Gone,
+    Lease,
+    Lost,
+    NoStream,
+    Order,
+    Page,
+    StreamState,
+    SuspectLimit,
+)
 from perdure.store.judge import (
     Changes,
     Commit,
@@ -19,6 +30,7 @@ from perdure.store.judge import (
     row_after_claim,
     row_after_reap,
     row_after_undone_claim,
+    without_held,
 )
 from perdure.store.shared.paging import (
     PagePosition,
@@ -30,6 +42,12 @@ from perdure.store.shared.paging import (
 )
 
 EntryKey = tuple[str, str]  # kind and key
+
+
+class _DueStream(NamedTuple):
+    due: int
+    stream: str
+    tries: int
 
 
 class LeaseChanges(NamedTuple):
@@ -211,7 +229,13 @@ class Tables:
     # --- leases ---------------------------------------------------------------------------------
 
     def claim(
-        self, holder: str, kind: str, limit: int, only: str | None, now: int
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        only: str | None,
+        suspects: SuspectLimit | None,
+        now: int,
     ) -> tuple[LeaseChanges, list[Lease] | Lost]:
         """Reap dead holders, then lease due streams to this holder; Lost if it is not alive."""
         changes = self.reap(now)
@@ -219,14 +243,14 @@ class Tables:
             return changes, Lost(f"the heartbeat of {holder} is over, so it cannot claim")
         free = {**self._claimable, **changes.streams}
         due = [
-            (row.due, stream)
+            _DueStream(row.due, stream, row.tries)
             for stream in ([only] if only in free else [] if only else free)
             if (row := changes.streams.get(stream) or self.streams[stream]).due is not None
             and row.due <= now
             and row.kind == kind
         ]
         leases = []
-        for _, stream in heapq.nsmallest(limit, due):
+        for _, stream, _ in without_held(sorted(due), suspects)[: max(limit, 0)]:
             row = row_after_claim(changes.streams.get(stream) or self.streams[stream], holder)
             changes.streams[stream] = row
             leases.append(Lease(stream, row.epoch, holder, row.head, row.tries, now))

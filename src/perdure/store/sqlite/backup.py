@@ -32,7 +32,9 @@ def backup(path: Path, target: Path) -> int:
         part.rename(target)
         _sync(target.parent)
     except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+        raise StoreError(
+            f"{target} cannot be written: {error.strerror}", hint="name another file"
+        ) from error
     finally:
         for leftover in (part, Path(f"{part}-journal")):
             leftover.unlink(missing_ok=True)

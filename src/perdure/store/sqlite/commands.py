@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, assert_never
 
 from perdure.errors import StoreError
-from perdure.store.base import Heads, Lease, Lost, StoreRefusal
-from perdure.store.judge import Commit, due_after_reaping, judge
+from perdure.store.base import ANY_TRIES, Heads, Lease, Lost, StoreRefusal, SuspectLimit
+from perdure.store.judge import Commit, due_after_reaping, judge, without_held
 from perdure.store.shared.damage import damaged_stream
 from perdure.store.sqlite.checksums import StoredStream
 from perdure.store.sqlite.row_cache import RowCache
@@ -50,6 +50,7 @@ class Claim(NamedTuple):
     kind: str
     limit: int
     only: str | None
+    suspects: SuspectLimit | None
 
 
 class Reap(NamedTuple):
@@ -166,12 +167,13 @@ class CommandExecutor:
             return Lost(f"the heartbeat of {claim.holder} is over, so it cannot claim")
         limit = max(claim.limit, 0)  # SQLite takes a negative one for "no limit"
         if claim.only is not None:
-            lease = (
-                self._row_cache.claim(claim.only, claim.kind, claim.holder, now) if limit else None
-            )
+            below = ANY_TRIES if claim.suspects is None else claim.suspects.tries_of_one
+            stream, kind, holder = claim.only, claim.kind, claim.holder
+            cache = self._row_cache
+            lease = cache.claim(stream, kind, holder, now, below) if limit else None
             return [] if lease is None else [lease]
         self.flush()
-        due = self._oldest(claim.kind, now, limit) if limit else []
+        due = self._oldest(claim, now, limit) if limit else []
         self._executemany(_LEASE, [(claim.holder, row.sid) for row in due])
         for row in due:
             self._row_cache.forget_stream(row.stream)
@@ -180,19 +182,20 @@ class CommandExecutor:
             for row in due
         ]
 
-    def _oldest(self, kind: str, now: int, limit: int) -> list[StoredStream]:
-        """Return the streams that are due first; damaged ones are left out."""
+    def _oldest(self, claim: Claim, now: int, limit: int) -> Sequence[StoredStream]:
+        """Return the streams to claim that are due first; damaged ones are left out."""
         most = limit
         while True:
-            rows = self._execute(_CLAIM_OLDEST, (kind, now, most)).fetchall()
+            rows = self._execute(_CLAIM_OLDEST, (claim.kind, now, most)).fetchall()
             streams = (
                 StoredStream(sid, name.decode("utf-8", "surrogateescape"), *values)
                 for sid, name, *values in rows
             )
-            due = [stream for stream in streams if stream.is_sound]
+            sound = [stream for stream in streams if stream.is_sound]
+            due = without_held(sound, claim.suspects)
             if len(due) >= limit or len(rows) < most:
                 return due[:limit]
-            most += most - len(due)  # behind the damaged ones are others
+            most += most - len(due)  # behind those that are left out are others
 
     def _reap_dead(self, instant: int, now: int) -> int:
         """Reap the holders that are dead at an instant, and count them."""

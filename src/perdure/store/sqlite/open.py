@@ -1,6 +1,7 @@
 """Opening of a SQLite file: checks of its path, file system and schema, migrations, errors."""
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -136,9 +137,11 @@ def apply_settings(connection: sqlite3.Connection, *, reader: bool = False) -> s
 
 
 def check_file(path: Path) -> None:
-    """Raise StoreError if the path is a directory."""
+    """Raise StoreError if something other than a file is there: to open a pipe would wait."""
     if path.is_dir():
         raise StoreError(f"{path} is a directory", hint=f"name a file in it: {path}/perdure.db")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is not a regular file", hint="name another file")
 
 
 def check_path(path: Path) -> None:
@@ -287,12 +290,20 @@ def explain_error(error: Exception, path: Path) -> StoreError:
         code = sqlite3.SQLITE_CORRUPT
     if code is None or code & 0xFF not in _MEANINGS:
         return StoreError(f"SQLite refused on {path}: {error}")
-    kind, text, hint = _MEANINGS[code & 0xFF]
+    kind, text, hint = _MEANINGS[sqlite3.SQLITE_FULL if _is_full(code, path) else code & 0xFF]
     return kind(f"{text.format(path=path)} ({error})", hint=hint)
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+def _is_full(code: int, path: Path) -> bool:
+    """Return whether an I/O error is one of a full disk: the shared memory cannot grow."""
+    try:
+        return code & 0xFF == sqlite3.SQLITE_IOERR and shutil.disk_usage(path.parent).free == 0
+    except OSError:
+        return False
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page, Record, Slice
-from perdure.store.shared.damage import DAMAGED, damaged_stream
+from perdure.store.shared.damage import DAMAGED, damaged_record, damaged_stream
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
 from perdure.store.sqlite.checksums import (
     StoredStream,
@@ -355,11 +355,7 @@ def _records(
             raise TooLarge
         is_intact = isinstance(data, bytes) and isinstance(stream, str)
         if not is_intact or (crc is not None and crc != record_checksum(sid, seq, type_, at, data)):
-            raise Corrupt(
-                f"event {seq} of {stream} cannot be read: its row is damaged",
-                hint="run perdure doctor",
-                details={"stream": stream, "seq": seq},
-            )
+            raise damaged_record(stream, seq)
         if crc is not None and data[:1] < PLAIN:
             other = b""
             if is_repeating(data):

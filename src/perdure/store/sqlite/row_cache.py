@@ -160,14 +160,14 @@ class RowCache:
         self.streams[write.stream] = StreamRow(kind, head, epoch, holder, due, tries, gone)
         return head
 
-    def claim(self, stream: str, kind: str, holder: str, now: int) -> Lease | None:
-        """Lease a stream if it is of this kind, due and free; else return None."""
+    def claim(self, stream: str, kind: str, holder: str, now: int, below: int) -> Lease | None:
+        """Lease a stream if it is of this kind, due, free and tried less often; else None."""
         if stream not in self.streams:
             self._load_stream(stream)
         row = self.streams[stream]
         if row is None or row.kind != kind or not is_claimable(row, now):
             return None
-        if stream in self.damaged:
+        if stream in self.damaged or row.tries >= below:
             return None
         new = row_after_claim(row, holder)
         self._old_streams.setdefault(stream, row)

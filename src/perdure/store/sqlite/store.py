@@ -27,6 +27,7 @@ from perdure.store.base import (
     Put,
     Slice,
     StreamState,
+    SuspectLimit,
     Unavailable,
     WallClock,
     Write,
@@ -135,11 +136,18 @@ class SqliteStore:
         return heads  # type: ignore[no-any-return]
 
     async def claim(
-        self, holder: str, kind: str, limit: int, *, only: str | None = None
+        self,
+        holder: str,
+        kind: str,
+        limit: int,
+        *,
+        only: str | None = None,
+        suspects: SuspectLimit | None = None,
     ) -> list[Lease]:
         """Reap dead holders, then lease up to `limit` due streams, oldest due first."""
         self._signal.mark_seen()
-        return cast("list[Lease]", await self._ready().write(Claim(holder, kind, limit, only)))
+        claim = Claim(holder, kind, limit, only, suspects)
+        return cast("list[Lease]", await self._ready().write(claim))
 
     async def reap(self, now: int) -> None:
         """Free the leases of expired holders, and of those whose process has ended."""

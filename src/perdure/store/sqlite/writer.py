@@ -323,10 +323,10 @@ class SqliteWriter:
         if connection is None:
             return
         # Closing the last connection is a WAL checkpoint; with the lock taken this is not the last.
-        is_locked = self._lock.try_acquire()
+        is_taken = not self._lock.is_held and self._lock.try_acquire()
         with contextlib.suppress(Exception):
             connection.close()
-        if is_locked:
+        if is_taken:
             self._lock.release()
 
     # --- WAL checkpoints: only here, only under the lock, never while a caller waits ---

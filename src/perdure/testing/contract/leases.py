@@ -2,7 +2,16 @@
 
 import anyio
 
-from perdure.store.base import Fenced, HeadMoved, Lease, Lost, Release, Store, Write
+from perdure.store.base import (
+    Fenced,
+    HeadMoved,
+    Lease,
+    Lost,
+    Release,
+    Store,
+    SuspectLimit,
+    Write,
+)
 from perdure.testing.contract.harness import Cases, Harness
 from perdure.testing.contract.steps import TTL_MS, claim, drive, expect_error, join, make, record
 
@@ -268,6 +277,65 @@ async def tries_count_the_claims_since_a_driver_wrote(harness: Harness) -> None:
     await store.commit([Write("s", [record()], fence=lease, head=1)])
     await store.commit([Write("s", fence=lease, head=2, release=Release(0))])
     assert (await claim(store, "writer", "s")).tries == 1
+
+
+@cases.case("leases")
+async def a_claim_takes_only_as_many_suspects_as_it_may(harness: Harness) -> None:
+    """Those with the fewest tries; the others are not touched, and what is behind them is taken."""
+    store = await harness.open()
+    await make(store, "thrice", "a", "b", "c")
+    await _die_with(store, "thrice")
+    for _ in range(2):
+        await _die_with(store, "thrice", "a", "b", "c")
+    for name in ("new", "newer"):
+        harness.clock.advance(1)
+        await make(store, name, wake=store.now())
+    await join(store, "worker")
+
+    async def claim_some(
+        most: int, last: int, *, limit: int = 9, or_last: bool = False
+    ) -> list[str]:
+        suspects = SuspectLimit(most, last, or_last)
+        leases = await store.claim("worker", "session", limit, suspects=suspects)
+        return sorted(lease.stream for lease in leases)
+
+    before = [await store.read(name, limit=0) for name in ("a", "b", "c", "thrice")]
+    assert await claim_some(0, 9, limit=1) == ["new"]
+    assert await claim_some(2, 2) == ["newer"]
+    assert [await store.read(name, limit=0) for name in ("a", "b", "c", "thrice")] == before
+    first = await claim_some(2, 9)
+    assert len(first) == 2
+    assert "thrice" not in first
+    assert sorted([*first, *await claim_some(2, 3, or_last=True)]) == ["a", "b", "c"]
+    assert await claim_some(2, 3) == []
+    assert await claim_some(2, 3, or_last=True) == ["thrice"]
+
+
+@cases.case("leases")
+async def a_claim_of_one_stream_may_leave_suspects_alone(harness: Harness) -> None:
+    """Or only those that have been tried too often."""
+    store = await harness.open()
+    await make(store, "s", "new")
+    for _ in range(3):
+        await _die_with(store, "s")
+    await join(store, "worker")
+
+    async def is_taken(stream: str, suspects: SuspectLimit) -> bool:
+        return bool(await store.claim("worker", "session", 1, only=stream, suspects=suspects))
+
+    assert await is_taken("new", SuspectLimit(0, 9))
+    assert not await is_taken("s", SuspectLimit(0, 9))
+    assert not await is_taken("s", SuspectLimit(1, 3))
+    assert (await store.read("s", limit=0)).tries == 3
+    assert await is_taken("s", SuspectLimit(1, 3, or_last=True))
+
+
+async def _die_with(store: Store, *streams: str) -> None:
+    """Claim streams, and let the holder leave without a write."""
+    await join(store, "dying")
+    for stream in streams:
+        await claim(store, "dying", stream)
+    await store.renew("dying", 0)
 
 
 @cases.case("leases")

@@ -21,6 +21,7 @@ from perdure.store.base import (
     Release,
     Store,
     StoreRefusal,
+    SuspectLimit,
     VersionMoved,
     Write,
 )
@@ -75,6 +76,7 @@ class ClaimStep:
     holder: str
     kind: str
     only: str | None
+    suspects: SuspectLimit | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ _claims = st.builds(
     holder=st.sampled_from(HOLDERS),
     kind=st.sampled_from(KINDS),
     only=st.sampled_from((None, None, *STREAMS)),
+    # All or none: of equal suspects, a store may take any.
+    suspects=st.sampled_from((None, None, SuspectLimit(0, 9), SuspectLimit(9, 3))),
 )
 _reaps = st.builds(ReapStep, offset_ms=st.sampled_from((-1000, 0, 0)))
 _renewals = st.builds(
@@ -187,7 +191,8 @@ class _Call:
 async def _concrete(step: Step, reference: Store, leases: dict[str, Lease]) -> _Call:
     match step:
         case ClaimStep():
-            return _Call("claim", (step.holder, step.kind, 100), {"only": step.only})
+            options = {"only": step.only, "suspects": step.suspects}
+            return _Call("claim", (step.holder, step.kind, 100), options)
         case ReapStep():
             return _Call("reap", (reference.now() + step.offset_ms,), {})
         case RenewStep():

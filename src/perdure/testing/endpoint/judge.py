@@ -21,7 +21,7 @@ from perdure.testing.endpoint.failures import CONNECTION_FAILURES, ProviderError
 from perdure.testing.endpoint.openai_chat import CHAT
 from perdure.testing.endpoint.openai_responses import RESPONSES
 from perdure.testing.endpoint.script import Failure, Script
-from perdure.testing.provider_rules import Finding, Format, check
+from perdure.testing.provider_rules import Format, Violation, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Judge:
 
     def refusal(self, body: Body, format: Format) -> tuple[str, ProviderError] | None:  # noqa: A002
         """Return the first rule that a request breaks, with the provider's error."""
-        findings = check(
+        violations = check(
             body,
             format,
             strict=self._strict,
@@ -143,9 +143,9 @@ class Judge:
             led=self._is_led,
         )
         if self._is_continuation(body, format):
-            findings = [finding for finding in findings if finding.rule not in _PREFILL]
-        if findings:
-            return findings[0].rule, _rule_error(findings[0], format)
+            violations = [violation for violation in violations if violation.rule not in _PREFILL]
+        if violations:
+            return violations[0].rule, _rule_error(violations[0], format)
         change = self._change(body, format)
         if change is not None:
             return "changed", _invalid_request(change.where, change.text, format, change.code)
@@ -193,10 +193,10 @@ def is_valid_key(key: str, expected: str | None) -> bool:
     return expected is None or hmac.compare_digest(key.encode(), expected.encode())
 
 
-def _rule_error(finding: Finding, format: Format) -> ProviderError:  # noqa: A002
-    if finding.rule in _NOT_FOUND:
-        return ProviderError(404, "invalid_request_error", finding.says, None, finding.where)
-    return _invalid_request(finding.where, finding.says, format)
+def _rule_error(violation: Violation, format: Format) -> ProviderError:  # noqa: A002
+    if violation.rule in _NOT_FOUND:
+        return ProviderError(404, "invalid_request_error", violation.says, None, violation.where)
+    return _invalid_request(violation.where, violation.says, format)
 
 
 def _invalid_request(

@@ -16,7 +16,7 @@ RULES: Final[dict[Format, tuple[Rule, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """Violation of a rule: where, and the provider's message."""
 
     rule: str
@@ -34,7 +34,7 @@ def check(
     strict: bool = True,
     signed: Signed | None = None,
     led: Led | None = None,
-) -> list[Finding]:
+) -> list[Violation]:
     """Return every violation in the request; empty if the provider would accept it.
 
     `signed` tells whether a thinking block is byte for byte what the requested model issued;
@@ -45,7 +45,7 @@ def check(
         raise ValueError(f"unknown format {format!r}; use {', '.join(get_args(Format))}")
     checked = CheckedRequest(request, strict, signed, led)
     return [
-        Finding(rule.id, where, rule.says)
+        Violation(rule.id, where, rule.says)
         for rule in RULES[format]
         if strict or not rule.strict
         for where in rule.find_violations(checked)

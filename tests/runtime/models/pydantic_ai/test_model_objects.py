@@ -45,7 +45,7 @@ async def test_a_model_object_gets_its_answers_back_as_they_came(format_: Format
             result = await rt.session("s", agent=agent).run("go")
         assert endpoint.refused == []
     assert result.output == LAST
-    assert result.usage["requests"] == 4
+    assert result.usage.requests == 4
 
 
 @pytest.fixture

@@ -7,20 +7,22 @@ from typing import Any, cast
 import anyio
 import httpx2
 import pytest
+from tests.support.findings import code_of
 from tests.support.http_client import Client as HttpClient
 from tests.support.http_client import MakeClient
 from tests.support.http_shop import TOKENS
 from tests.support.mcp_client import connected, fields
 
-from perdure import Agent, Conflict, NotFound, Refused, Runtime, asgi, tool
+from perdure import Agent, Conflict, NotFound, Principal, Refused, Runtime, asgi, tool
 from perdure.app import service_of
 from perdure.background import BackgroundManager
 from perdure.client import Client
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
-from perdure.serve.http.routes.tasks import task_frames
-from perdure.serve.http.sse import OPENING
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.serve.http.sse import OPENING, item_frames
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
+from perdure.views.tasks import ChangedTask, RemovedTask
 
 pytestmark = pytest.mark.anyio
 
@@ -62,12 +64,12 @@ async def launch(client: HttpClient, **body: Any) -> str:
     fields = {"agent": "researcher", "prompt": "Why tides?", **body}
     answer = await client.post("/tasks", json=fields)
     assert answer.status_code == 201, answer.text
-    return str(answer.json()["taskId"])
+    return str(answer.json()["id"])
 
 
 async def until_resumed(rt: Runtime, task_id: str) -> None:
-    async for item in AnyTaskVerbs(service_of(rt), None).follow_task(task_id):
-        if item is not None and item["task"]["status"] == "resumed":
+    async for item in AnyTaskVerbs(service_of(rt), Caller()).follow_task(task_id):
+        if isinstance(item, ChangedTask) and item.task.status == "resumed":
             return
 
 
@@ -79,22 +81,24 @@ async def test_an_agent_is_launched_read_and_resumed_over_http(
     assert answer.status_code == 201
     launched = answer.json()
     assert (launched["status"], launched["resumeCount"]) == ("running", 0)
-    assert launched["task"]["kind"] == "background"
-    path = f"/tasks/{launched['taskId']}"
+    assert launched["kind"] == "background"
+    path = f"/tasks/{launched['id']}"
     running = await client.get(f"{path}/output")
-    assert (running.status_code, running.json()["status"]) == (202, "running")
+    assert (running.status_code, running.json()["task"]["status"]) == (202, "running")
+    assert (running.json()["output"], running.json()["error"]) == (None, None)
     await rt.work(once=True)
     output = await client.get(f"{path}/output")
     assert (output.status_code, output.json()["output"]) == (200, "First.")
     resumed = await client.post(f"{path}/resume", json={"message": "More."})
     assert resumed.status_code == 202
-    assert (resumed.json()["status"], resumed.json()["resumeCount"]) == ("resumed", 1)
+    sent = resumed.json()["task"]
+    assert (sent["status"], sent["resumeCount"], sent["queued"]) == ("resumed", 1, False)
     again = await client.post(f"{path}/resume", json={"message": "More!"})
     assert (again.status_code, again.json()["code"]) == (409, "BEING_RESUMED")
     await rt.work(once=True)
     shown = (await client.get(path)).json()
     assert (shown["status"], shown["resumeCount"]) == ("completed", 1)
-    assert (shown["task"]["output"], shown["task"]["state"]) == ("Second.", "completed")
+    assert (shown["output"], shown["state"]) == ("Second.", "completed")
 
 
 async def test_one_message_is_queued_over_http_and_a_second_one_is_refused(
@@ -103,15 +107,16 @@ async def test_one_message_is_queued_over_http_and_a_second_one_is_refused(
     """S1.44"""
     path = f"/tasks/{await launch(client, agent='patient')}"
     queued = await client.post(f"{path}/resume", json={"message": "More."})
-    assert (queued.status_code, queued.json()["queued"]) == (202, True)
-    assert (queued.json()["status"], queued.json()["resumeCount"]) == ("running", 0)
+    sent = queued.json()["task"]
+    assert (queued.status_code, sent["queued"]) == (202, True)
+    assert (sent["status"], sent["resumeCount"]) == ("running", 0)
     full = await client.post(f"{path}/resume", json={"message": "More!"})
     assert (full.status_code, full.json()["code"]) == (409, "QUEUE_FULL")
     await rt.work(once=True)
     shown = (await client.get(path)).json()
     assert (shown["status"], shown["resumeCount"]) == ("completed", 1)
-    assert shown["task"]["output"] == "Second."
-    assert "queued" not in shown
+    assert shown["output"] == "Second."
+    assert shown["queued"] is False
 
 
 async def test_a_task_says_over_http_whom_it_waits_for(rt: Runtime, client: HttpClient) -> None:
@@ -121,8 +126,8 @@ async def test_a_task_says_over_http_whom_it_waits_for(rt: Runtime, client: Http
     await rt.work(once=True)
     (row,) = (await client.get("/tasks")).json()["tasks"]
     output = await client.get(f"/tasks/{task_id}/output")
-    shown = (await client.get(f"/tasks/{task_id}")).json()["task"]
-    assert "waitingFor" not in before
+    shown = (await client.get(f"/tasks/{task_id}")).json()
+    assert before["waitingFor"] == []
     assert (row["status"], output.status_code) == ("running", 202)
     (call,) = row["waitingFor"]
     assert call == {
@@ -133,8 +138,33 @@ async def test_a_task_says_over_http_whom_it_waits_for(rt: Runtime, client: Http
         "approvers": ["ana"],
         "missingApprovals": 1,
     }
-    assert output.json()["waitingFor"] == shown["waitingFor"] == [call]
+    assert output.json()["task"]["waitingFor"] == shown["waitingFor"] == [call]
     assert "waits for ana: approve publish" in output.json()["message"]
+
+
+STEPS = {"ana": ["approve", "deny"], "approver": [], "viewer": []}
+
+
+@pytest.mark.parametrize("name", STEPS)
+async def test_a_task_shows_what_its_reader_may_do_about_it(
+    rt: Runtime, client: HttpClient, client_of: MakeClient, name: str
+) -> None:
+    """In a list, by id and in both streams."""
+    task_id = await launch(client, agent="author")
+    await rt.work(once=True)
+    principal = {**TOKENS, "ana-token": Principal("ana", "approver")}[f"{name}-token"]
+    verbs = AnyTaskVerbs(service_of(rt), Caller(principal))
+    streamed = [await anext(verbs.follow({})), await anext(verbs.follow_task(task_id))]
+    in_list, followed = [item.task for item in streamed if isinstance(item, ChangedTask)]
+    async with client_of(asgi(rt, auth={f"{name}-token": principal}), as_=name) as reader:
+        shown = (await reader.get(f"/tasks/{task_id}")).json()
+        (row,) = (await reader.get("/tasks")).json()["tasks"]
+    assert row == in_list.to_json()
+    assert shown == followed.to_json()
+    assert [step["label"] for step in row["findings"][0]["steps"]] == STEPS[name][:1]
+    (call,) = shown["pending"]
+    assert [step["label"] for step in call["findings"][0]["steps"]] == STEPS[name]
+    assert bool(call["can"]) == bool(STEPS[name])
 
 
 async def test_the_same_key_launches_and_resumes_once(rt: Runtime, client: HttpClient) -> None:
@@ -142,13 +172,13 @@ async def test_the_same_key_launches_and_resumes_once(rt: Runtime, client: HttpC
     first = await client.post("/tasks", json=body, headers=headers)
     second = await client.post("/tasks", json={**body, "key": "k"})
     assert (first.status_code, second.status_code) == (201, 200)
-    task_id = first.json()["taskId"]
-    assert second.json()["taskId"] == task_id
+    task_id = first.json()["id"]
+    assert second.json()["id"] == task_id
     await rt.work(once=True)
     path = f"/tasks/{task_id}/resume"
     for _ in range(2):
         sent = await client.post(path, json={"message": "More."}, headers={"Idempotency-Key": "m"})
-        assert (sent.status_code, sent.json()["resumeCount"]) == (202, 1)
+        assert (sent.status_code, sent.json()["task"]["resumeCount"]) == (202, 1)
     other = await client.post(path, json={"message": "Else."}, headers={"Idempotency-Key": "m"})
     assert (other.status_code, other.json()["code"]) == (409, "KEY_REUSED")
 
@@ -185,7 +215,7 @@ async def test_a_caller_that_disconnects_leaves_the_answer_to_the_parent_at_once
     await rt.session("s", agent="lead").run("Hi")
     task_id = await launch(client, parent="s")
     await rt.work(once=True)
-    verbs = AnyTaskVerbs(service_of(rt), None)
+    verbs = AnyTaskVerbs(service_of(rt), Caller())
     gone = anyio.Event()
 
     async def resume() -> None:
@@ -209,7 +239,7 @@ async def test_one_list_holds_every_kind_of_task_newest_first(
         clock.advance(1)
         if number % 2:
             created = await client.post("/tasks", json={"name": f"n{number}", "owner": "ana"})
-            ids.append(created.json()["taskId"])
+            ids.append(created.json()["id"])
         else:
             ids.append(await launch(client))
     newest = ids[::-1]
@@ -265,10 +295,10 @@ async def test_the_background_agents_of_a_session_are_listed_and_cleared(
 
 async def test_a_verb_that_does_not_fit_the_kind_says_so(client: HttpClient) -> None:
     task_id = await launch(client)
-    await client.post("/tasks", json={"name": "n", "taskId": "t"})
+    await client.post("/tasks", json={"name": "n", "taskID": "t"})
     for verb, body in (
-        ("attach", {"agentId": "a"}),
-        ("start", {"agentId": "a"}),
+        ("attach", {"agentID": "a"}),
+        ("start", {"agentID": "a"}),
         ("complete", {"result": {"success": True}}),
         ("fail", {"error": "e"}),
         ("logs", {"entries": [{"message": "m"}]}),
@@ -296,7 +326,7 @@ async def test_cancel_and_delete_work_for_every_kind(rt: Runtime, client: HttpCl
     assert again.json()["error"] == (
         'Cannot cancel task: current status is "cancelled". Only running tasks can be cancelled.'
     )
-    session = (await client.get(f"/tasks/{task_id}")).json()["task"]["sessionID"]
+    session = (await client.get(f"/tasks/{task_id}")).json()["sessionID"]
     assert (await client.delete(f"/tasks/{task_id}")).status_code == 200
     assert (await client.get(f"/sessions/{session}")).status_code == 404
     gone = await client.get(f"/tasks/{task_id}")
@@ -313,7 +343,7 @@ async def test_prompts_and_follow_ups_may_have_files(rt: Runtime, client: HttpCl
     sent = await client.post(f"/tasks/{task_id}/resume", json={"message": content})
     assert sent.status_code == 202, sent.text
     await rt.work(once=True)
-    session = (await client.get(f"/tasks/{task_id}")).json()["task"]["sessionID"]
+    session = (await client.get(f"/tasks/{task_id}")).json()["sessionID"]
     messages = [e.data["content"] for e in await rt.session(session).events() if e.type == "user"]
     assert len(messages) == 2
     assert messages[0] == messages[1]
@@ -362,8 +392,40 @@ async def test_a_bad_follow_up_changes_nothing(rt: Runtime, client: HttpClient, 
 
 async def test_a_background_agent_that_no_worker_drives_says_so(client: HttpClient) -> None:
     task_id = await launch(client)
-    task = (await client.get(f"/tasks/{task_id}")).json()["task"]
-    assert task["problem"]["code"] == "NO_WORKER"
+    task = (await client.get(f"/tasks/{task_id}")).json()
+    assert code_of(task) == "NO_WORKER"
+
+
+async def test_every_list_says_that_a_background_agent_is_held_back_and_for_how_long(
+    rt: Runtime, client: HttpClient, clock: ManualClock
+) -> None:
+    """S4.32: also for how long it is put off after the fourth process that stopped."""
+    task_id, store = await launch(client), service_of(rt).tasks.store
+    launched = store.now()
+    await store.renew("other@default", 60_000, join=True)  # a worker elsewhere
+    for number in range(1, 5):
+        assert not (await client.get("/tasks")).json()["tasks"][0]["findings"] or number > 2
+        await store.renew(f"dead-{number}", 1_000, join=True)
+        assert await store.claim(f"dead-{number}", "session:researcher", 1)
+        clock.advance("2s")
+        await store.reap(store.now())
+        if number == 2:
+            clock.advance("5s")
+            (row,) = (await client.get("/tasks")).json()["tasks"]
+            shown = (await client.get(f"/tasks/{task_id}")).json()
+            assert store.now() - launched == 9_000
+            assert (code_of(row), code_of(shown)) == ("HELD_BACK", "HELD_BACK")
+            assert "and has not moved for 9.0s." in row["findings"][0]["text"]
+            assert "and has not moved for 9.0s." in shown["findings"][0]["text"]
+    (row,) = (await client.get("/tasks")).json()["tasks"]
+    assert "tried again in 16s" in row["findings"][0]["text"]
+    (listed,) = (await BackgroundManager(rt).background_list())["tasks"]
+    async with connected(rt) as mcp:
+        (told,) = fields(await mcp.call_tool("background_list", {}))["tasks"]
+    assert listed["findings"] == told["findings"] == row["findings"]
+    session = (await client.get("/sessions/" + row["sessionID"])).json()
+    assert code_of(session) == "HELD_BACK"
+    assert "tried again in 16s" in session["findings"][0]["text"]
 
 
 ROUTES = [
@@ -411,16 +473,16 @@ async def test_an_unscoped_principal_reads_the_tasks_of_every_tenant(
 ) -> None:
     task = await rt.tenant("acme").spawn("researcher", "Why?")
     async with client_of(asgi(rt, auth=TOKENS)) as admin:
-        assert (await admin.get(f"/tasks/{task.id}")).json()["task"]["tenant"] == "acme"
+        assert (await admin.get(f"/tasks/{task.id}")).json()["tenant"] == "acme"
         (row,) = (await admin.get("/tasks")).json()["tasks"]
         assert row["tenant"] == "acme"
         assert (await admin.get("/tasks", params={"status": "running"})).json()["count"] == 1
 
 
 async def test_a_list_and_a_task_are_followed_as_they_change(rt: Runtime) -> None:
-    verbs = AnyTaskVerbs(service_of(rt), None)
+    verbs = AnyTaskVerbs(service_of(rt), Caller())
     launched, _ = await verbs.spawn("researcher", "Why?")
-    task_id = launched["taskId"]
+    task_id = launched.id
     seen: dict[str, list[str]] = {"list": [], "task": []}
 
     async def follow(name: str, items: AsyncIterator[Any]) -> None:
@@ -428,10 +490,10 @@ async def test_a_list_and_a_task_are_followed_as_they_change(rt: Runtime) -> Non
         async for item in items:
             if item is None:
                 continue
-            if item["type"] == "removed":
+            if isinstance(item, RemovedTask):
                 seen[name].append("removed")
                 return
-            seen[name].append(item["task"]["status"])
+            seen[name].append(item.task.status)
             if all(statuses[-1:] == ["running"] for statuses in seen.values()):
                 await rt.work(once=True)
             elif all(statuses[-1:] == ["completed"] for statuses in seen.values()):
@@ -447,12 +509,14 @@ async def test_a_list_and_a_task_are_followed_as_they_change(rt: Runtime) -> Non
 
 
 async def test_a_stream_sends_the_page_and_what_changes(rt: Runtime) -> None:
-    verbs = AnyTaskVerbs(service_of(rt), None)
+    verbs = AnyTaskVerbs(service_of(rt), Caller())
     await verbs.spawn("researcher", "Why?")
-    frames = task_frames(verbs.follow({}))
+    frames = item_frames(verbs.follow({}))
     assert await anext(frames) == OPENING
     frame = await anext(frames)
-    assert frame.startswith(b'event: task\ndata: {"type":"task","task":{"id":"bg_')
+    assert frame.startswith(
+        b'event: task\ndata: {"type":"task","task":{"kind":"background","id":"bg_'
+    )
     await frames.aclose()
 
 
@@ -462,21 +526,31 @@ async def test_the_client_has_the_verbs_of_a_runtime(rt: Runtime, clock: ManualC
         task = await client.spawn("researcher", "Why?", description="tides", key="k")
         assert (await client.spawn("researcher", "Why?", key="k")).id == task.id
         await rt.work(once=True)
-        assert (await task.output(block=True, timeout=1))["output"] == "First."
-        assert (await task.resume("More."))["status"] == "resumed"
+        assert (await task.output(block=True, timeout=1)).output == "First."
+        assert (await task.resume("More.")).task.status == "resumed"
         with pytest.raises(Conflict) as refused:
             await task.resume("More!")
         assert refused.value.code == "BEING_RESUMED"
         await rt.work(once=True)
         shown = await client.task(task.id).get()
-        assert (shown["output"], shown["name"]) == ("Second.", "tides")
+        assert (shown.output, shown.name) == ("Second.", "tides")
         clock.advance(1)
-        await client.tasks.create({"name": "shared"})
-        assert [row["kind"] async for row in client.tasks()] == ["sandbox", "background"]
-        assert [row["id"] async for row in client.tasks(status="completed")] == [task.id]
+        shared = await client.tasks.create({"name": "shared"})
+        with pytest.raises(Conflict, match="is a shared task"):
+            await client.task(shared.id).get()
+        assert [row.kind async for row in client.tasks()] == ["sandbox", "background"]
+        assert [row.id async for row in client.tasks(status="completed")] == [task.id]
         await task.delete()
         with pytest.raises(NotFound):
             await task.get()
+
+
+async def test_the_client_reads_a_task_whose_id_ends_in_json(rt: Runtime) -> None:
+    transport = httpx2.ASGITransport(app=asgi(rt, auth=TOKENS))
+    async with Client("http://perdure", "admin-token", transport=transport) as client:
+        for name in ("report", "report.json"):
+            await client.tasks.create({"id": name, "name": name})
+            assert (await client.tasks.get(name)).id == name
 
 
 LAUNCHES = [

@@ -25,10 +25,10 @@ async def rt(tmp_path: Path) -> AsyncIterator[Runtime]:
 async def checkpoint(rt: Runtime, client_of: MakeClient, tmp_path: Path) -> str:
     """Return the path of a checkpoint with one file."""
     async with client_of(asgi(rt, auth=TOKENS)) as admin:
-        await admin.post("/tasks", json={"name": "n", "taskId": "t"})
+        await admin.post("/tasks", json={"name": "n", "taskID": "t"})
         (tmp_path / "tasks/t/workspace/a").write_bytes(b"\0" * 1000)
         taken = await admin.post("/tasks/t/checkpoints", json={"description": "good"})
-    return f"/tasks/t/checkpoints/{taken.json()['checkpointId']}"
+    return f"/tasks/t/checkpoints/{taken.json()['checkpointID']}"
 
 
 async def test_an_export_can_be_imported_into_another_task(
@@ -37,12 +37,12 @@ async def test_an_export_can_be_imported_into_another_task(
     """S3.50"""
     async with client_of(asgi(rt, auth=TOKENS)) as client:
         archive = await client.get(f"{checkpoint}/export")
-        assert archive.headers["content-type"] == "application/gzip"
+        assert archive.headers["content-type"] == "application/octet-stream"
         assert int(archive.headers["content-length"]) == len(archive.content)
-        await client.post("/tasks", json={"name": "n", "taskId": "u"})
+        await client.post("/tasks", json={"name": "n", "taskID": "u"})
         imported = await client.post("/tasks/u/import", content=archive.content)
         assert imported.status_code == 201
-        path = f"/tasks/u/checkpoints/{imported.json()['checkpointId']}"
+        path = f"/tasks/u/checkpoints/{imported.json()['checkpointID']}"
         assert (await client.get(f"{path}/verify")).json()["ok"] is True
         assert (await client.post(f"{path}/restore")).status_code == 200
     assert (tmp_path / "tasks/u/workspace/a").read_bytes() == b"\0" * 1000

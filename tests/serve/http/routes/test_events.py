@@ -18,6 +18,7 @@ from perdure.serve.http import sse
 from perdure.serve.http.app import application
 from perdure.serve.http.auth import token_authenticator
 from perdure.serve.http.middleware import Rules
+from perdure.serve.limits import Rate
 from perdure.store.base import Feed, Record, Slice, Unavailable, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.shared.paging import END
@@ -42,8 +43,14 @@ def app(rt: Runtime) -> Any:
     return asgi(rt, auth=TOKENS, ui=False)
 
 
+def without_limit(rt: Runtime) -> Any:
+    """Return the application for many readers at one address."""
+    many = Rate(1_000_000, 1_000_000)
+    return application(rt, token_authenticator(TOKENS), Rules(per_source=many, per_id=many))
+
+
 def hub_of(app: Any) -> sse.Hub:
-    found: sse.Hub = app._app._routes._app.state.shared.hub
+    found: sse.Hub = app._app._app_state.hub
     return found
 
 
@@ -338,7 +345,7 @@ async def test_two_hundred_readers_cost_one_reader_of_the_feed(
                 readers.append(reader)
                 await done.wait()
 
-        asgi_without_limit = app._app._routes._app
+        asgi_without_limit = without_limit(rt)
         for _ in range(200):
             tasks.start_soon(follow)
         while len(readers) < 200:

@@ -41,17 +41,19 @@ async def test_a_command_over_http_answers_as_the_seed_documents(client: HttpCli
     response = await client.post("/tasks/a/exec", json=body)
     assert response.status_code == 200
     result = response.json()
-    fields = ("success", "taskId", "exitCode", "stdout", "stderr", "reason", "signal", "sandbox")
+    fields = ("success", "taskID", "exitCode", "stdout", "stderr", "reason", "signal", "sandbox")
     assert [result[name] for name in fields] == [
         *(False, "a", 3, "out\n", "err\n", "exited", None, "none"),
     ]
     assert isinstance(result["duration"], int)
     assert result["by"] == "admin"
-    shown = (await client.get(f"/tasks/a/executions/{result['executionId']}")).json()
+    shown = (await client.get(f"/tasks/a/executions/{result['executionID']}")).json()
     assert shown == result
     listed = (await client.get("/tasks/a/executions")).json()
-    assert [item["executionId"] for item in listed["executions"]] == [result["executionId"]]
-    assert "stdout" not in listed["executions"][0]
+    assert [item["executionID"] for item in listed["executions"]] == [result["executionID"]]
+    (item,) = listed["executions"]
+    assert (item["stdout"], item["stdoutBytes"]) == (None, 4)
+    assert item["endedAt"] == item["startedAt"] + item["duration"]
 
 
 async def test_a_command_is_streamed_as_events(client: HttpClient) -> None:
@@ -65,16 +67,16 @@ async def test_a_detached_command_is_cancelled_and_followed_by_the_client(
     tasks: Any, open_folder: Path
 ) -> None:
     started = await tasks.executions.start("a", "echo one; sleep 60", {})
-    assert started["status"] == "running"
+    assert started.status == "running"
     with anyio.fail_after(30):
         while not has_output(open_folder):  # noqa: ASYNC110 - of another process
             await anyio.sleep(0.02)
-    assert (await tasks.executions.cancel("a", started["executionId"]))["reason"] == "cancelled"
-    items = [item async for item in tasks.executions.follow("a", started["executionId"])]
-    assert items[0] == {"type": "output", "channel": "stdout", "text": "one\n"}
-    assert items[-1]["execution"]["reason"] == "cancelled"
+    assert (await tasks.executions.cancel("a", started.execution_id)).reason == "cancelled"
+    items = [item async for item in tasks.executions.follow("a", started.execution_id)]
+    assert items[0].to_json() == {"type": "output", "channel": "stdout", "text": "one\n"}
+    assert items[-1].execution.reason == "cancelled"
     result = await tasks.executions.execute("a", "true", {"timeout": 1_000})
-    assert result["success"] is True
+    assert result.success is True
     with pytest.raises(NotFound):
         await tasks.executions.get("a", "exec_none")
 
@@ -86,14 +88,13 @@ def has_output(folder: Path) -> bool:
 async def test_files_are_transferred_byte_for_byte(tasks: Any) -> None:
     content = bytes(range(256))
     written = await tasks.write_file("a", "folder/data.bin", content)
-    assert written == {"success": True, "taskId": "a", "path": "folder/data.bin", "bytes": 256}
+    assert written.to_json() == {"taskID": "a", "path": "folder/data.bin", "bytes": 256}
     assert await tasks.read_file("a", "folder/data.bin") == content
     listed = await tasks.list_files("a", "folder")
     entry = {"name": "data.bin", "type": "file", "bytes": 256, "path": "folder/data.bin"}
-    assert listed == {"taskId": "a", "folder": "folder", "files": [entry]}
-    assert {"name": "folder", "type": "folder"}.items() <= (await tasks.list_files("a"))["files"][
-        0
-    ].items()
+    assert listed.to_json() == {"taskID": "a", "folder": "folder", "files": [entry]}
+    (folder,) = (await tasks.list_files("a")).files
+    assert (folder.name, folder.type) == ("folder", "folder")
     with pytest.raises(Refused):
         await tasks.read_file("a", "../../h.db")
 

@@ -34,6 +34,14 @@ async def test_whoever_asks_is_told_that_the_process_lives(
     assert re.fullmatch("[0-9a-f]{16}", store_id)
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_load_balancer_may_add_parameters_to_its_requests(
+    rt: Runtime, client_of: MakeClient, path: str
+) -> None:
+    anybody = client_of(asgi(rt, auth=TOKENS), as_=None)
+    assert (await anybody.get(f"{path}?probe=1&probe=2")).status_code == 200
+
+
 async def test_a_server_whose_store_cannot_be_read_is_not_ready(
     rt: Runtime, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.findings import code_of
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.shop import ran, refund
@@ -166,7 +167,7 @@ async def test_a_log_that_cannot_be_read_fails_the_task(rt: Runtime, client: Cli
     told = await said(client, {**task, "content": "yes"}, status=503)
     assert told["error"].startswith("failed to load execution state")
     shown = (await client.get("/sessions/s")).json()
-    assert (shown["state"], shown["problem"]["code"]) == ("failed", "STORE_CORRUPT")
+    assert (shown["state"], code_of(shown)) == ("failed", "STORE_CORRUPT")
     assert ran == []
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.serve.http.test_app import refusal
+from tests.support.findings import code_of
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 from tests.support.shop import agent, clerk, look, paused
@@ -268,7 +269,7 @@ async def test_every_json_of_a_call_has_the_message_that_asks_about_it(
     assert data["data"]["pending_id"] == ids["approval"]
     question = calls["question"]["request"]["parts"][1]["data"]
     assert (question["interaction_type"], question["options"]) == ("question", [])
-    assert "request" not in calls["tool"]
+    assert calls["tool"]["request"] is None
     shown = (await client.get(f"/pending/{ids['approval']}")).json()
     assert shown["request"] == calls["approval"]["request"]
     session = (await client.get("/sessions/s")).json()
@@ -292,18 +293,21 @@ async def test_a_call_whose_tool_is_missing_has_a_problem_and_cannot_be_approved
     async with Runtime(memory, agents=[after]) as rt:
         client = client_of(asgi(rt, auth=TOKENS))
         (call,) = (await listed(client))["pending"]
-        assert call["problem"] == "TOOL_MISSING"
+        assert code_of(call) == "TOOL_MISSING"
+        assert set(call["can"]).isdisjoint({"approve", "edit"})
+        labels = [step["label"] for step in call["findings"][0]["steps"]]
+        assert labels == ["deny", "respond", "cancel"]
+        assert call["findings"][0]["missing"] == "tool refund of agent shop"
         assert call["allowedDecisions"] == ["deny", "respond"]
         assert call["request"]["parts"][1]["data"]["options"] == ["deny"]
-        assert (await client.get(f"/pending/{call['id']}")).json()["problem"] == "TOOL_MISSING"
+        assert code_of((await client.get(f"/pending/{call['id']}")).json()) == "TOOL_MISSING"
         session = (await client.get("/sessions/s")).json()
-        assert (session["state"], session["pending"][0]["problem"]) == ("waiting", "TOOL_MISSING")
-        assert session["problem"]["code"] == "TOOL_MISSING"
-        assert "deploy the tool again" in session["problem"]["hint"]
+        assert (session["state"], code_of(session["pending"][0])) == ("waiting", "TOOL_MISSING")
+        assert code_of(session) == "TOOL_MISSING"
+        assert "deploy the tool again" in session["findings"][0]["text"]
         refusal(await client.post(f"/pending/{call['id']}/approve"), 400, "TOOL_MISSING")
         (pending,) = [item async for item in rt.pending()]
-        assert pending.problem is not None
-        assert pending.problem.code == "TOOL_MISSING"
+        assert code_of(pending) == "TOOL_MISSING"
         assert (await client.post(f"/pending/{call['id']}/deny")).status_code == 200
 
 

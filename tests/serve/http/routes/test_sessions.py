@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.findings import code_of, problem_of
 from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.shop import ran
@@ -108,7 +109,7 @@ async def test_a_new_session_may_be_waited_for(client: Client, idle: Client) -> 
 async def test_a_session_may_be_made_before_anything_is_said(client: Client) -> None:
     shown = await made(client, "s", metadata={"k": 1})
     assert (shown["state"], shown["taskID"], shown["metadata"]) == ("pending", None, {"k": 1})
-    assert shown["problem"] is None
+    assert problem_of(shown) is None
     same = await client.post("/sessions", json={"agent": "greets", "sessionID": "s"})
     assert same.status_code == 200
     resumed = await client.post("/sessions/s/resume", json={"wait": 1})
@@ -147,7 +148,7 @@ async def test_what_cannot_be_made_is_said(client: Client) -> None:
 
 async def test_what_the_worker_here_is_about_to_take_has_no_problem(client: Client) -> None:
     answer = await client.post("/sessions", json={"agent": "greets", "message": "Hi"})
-    assert (answer.status_code, answer.json()["problem"]) == (201, None)
+    assert (answer.status_code, problem_of(answer.json())) == (201, None)
 
 
 async def test_a_message_is_recorded_and_not_waited_for(idle: Client) -> None:
@@ -155,7 +156,7 @@ async def test_a_message_is_recorded_and_not_waited_for(idle: Client) -> None:
     await made(idle, "s")
     answer = await idle.post("/sessions/s/messages", json={"content": "Hi"})
     assert (answer.status_code, answer.json()["state"]) == (202, "pending")
-    assert answer.json()["problem"]["code"] == "NO_WORKER"
+    assert code_of(answer.json()) == "NO_WORKER"
     events = (await idle.get("/sessions/s/messages")).json()["messages"]
     assert [one["role"] for one in events] == ["user"]
 
@@ -356,13 +357,14 @@ async def test_a_session_is_shown_as_it_stands(rt: Runtime, client: Client) -> N
     """S0.26"""
     pending = await parked(rt)
     shown = (await client.get("/sessions/s")).json()
-    assert shown.pop("why")["sentence"].startswith("Session s waits for 2 decisions and 1 result.")
+    (finding,) = shown["findings"]
+    assert finding["text"].startswith("Session s waits for 2 decisions and 1 result.")
     assert shown == (await rt.session("s").get()).to_json()
     assert {one["id"] for one in shown["pending"]} == set(pending.values())
     assert shown["status"]["type"] == "waiting_async"
     assert shown["driver"] is None
     again = (await client.get("/sessions/s.json")).json()
-    assert {**again, "why": None} == {**shown, "why": None}
+    assert again == shown
 
 
 async def test_ids_may_hold_anything_but_control_characters(client: Client) -> None:
@@ -586,21 +588,33 @@ async def test_a_session_says_why_it_does_not_move_and_what_to_do(
     rt: Runtime, client: Client
 ) -> None:
     ids = await parked(rt, "s1")
-    why = (await client.get("/sessions/s1")).json()["why"]
-    assert why["sentence"] == (
+    shown = (await client.get("/sessions/s1")).json()
+    (finding,) = shown["findings"]
+    assert (finding["code"], finding["severity"], finding["subject"]) == (
+        "WAITING",
+        "waiting",
+        "s1",
+    )
+    assert finding["text"] == (
         "Session s1 waits for 2 decisions and 1 result. It is saved, and no process needs to run."
     )
-    calls = {call["pendingID"]: call for call in why["calls"]}
-    approval = calls[ids["approval"]]
-    assert "refund(order=991, cents=4200) needs approval" in approval["text"]
-    assert approval["todo"][0] == {
+    (approval,) = [call for call in shown["pending"] if call["id"] == ids["approval"]]
+    (needed,) = approval["findings"]
+    assert "refund(order=991, cents=4200) needs approval" in needed["text"]
+    assert needed["steps"][0] == {
         "label": "approve",
         "command": f"perdure approve {ids['approval']}",
+        "method": "POST",
+        "path": f"/pending/{ids['approval']}/approve",
     }
     await made(client, "done")
     await ended(client, "done")
-    why = (await client.get("/sessions/done")).json()["why"]
-    assert (why["sentence"], why["todo"]) == ("Session done is completed.", [])
+    (finding,) = (await client.get("/sessions/done")).json()["findings"]
+    assert (finding["severity"], finding["text"], finding["steps"]) == (
+        "ok",
+        "Session done is completed.",
+        [],
+    )
 
 
 async def test_agents_and_calls_have_the_schemas_of_their_tools(

@@ -5,6 +5,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from tests.support.findings import problem_of
 from tests.support.http_shop import TOKENS
 
 from perdure import Agent, Runtime, asgi
@@ -32,7 +33,7 @@ async def test_the_status_says_so_and_resume_asks_at_once(
                 status, pressed = found["status"], 3_600_000 + clock.now()
                 assert (status["attempt"], status["message"]) == (1, "too many requests")
                 assert status["next"] == found["nextAt"] >= pressed
-                assert (found["state"], found["driver"], found["problem"]) == (
+                assert (found["state"], found["driver"], problem_of(found)) == (
                     "running",
                     None,
                     None,

@@ -9,7 +9,7 @@ from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, agent, parked
 
 from perdure import Runtime, asgi
-from perdure.runtime.doctor import call_statistics
+from perdure.runtime.sessions import call_statistics
 from perdure.testing import ManualClock
 
 
@@ -75,7 +75,8 @@ async def on_disk(tmp_path: Path, client_of: MakeClient) -> AsyncIterator[Client
 async def test_the_checks_of_the_doctor_are_served(on_disk: Client, client: Client) -> None:
     """With the queues; a store in memory has nothing to check."""
     report = (await on_disk.get("/doctor")).json()
-    codes = {check["code"] for check in report["checks"]}
+    codes = {finding["code"] for finding in report["findings"]}
     assert {"SQLITE", "SPACE", "WORKERS", "DUE", "CALLS"} <= codes
-    assert report["findings"] == sum(check["level"] != "ok" for check in report["checks"])
-    assert (await client.get("/doctor")).json()["checks"] == []
+    assert report["ok"]
+    assert {finding["severity"] for finding in report["findings"]} == {"ok"}
+    assert (await client.get("/doctor")).json()["findings"] == []

@@ -11,6 +11,7 @@ from tests.support.mcp_client import connected, error_code, fields
 
 from perdure import Runtime
 from perdure.core.json_values import schema_defect
+from perdure.serve.mcp.toolbox import McpOptions
 
 NAMES = [
     "create_task_sandbox",
@@ -139,11 +140,14 @@ async def test_a_list_is_paged_and_counts_all_matches(empty: Runtime) -> None:
         assert fields(await client.call_tool("list_tasks", {"limit": 0}))["tasks"] == []
 
 
-async def test_an_answer_links_to_the_resources_of_its_task(empty: Runtime) -> None:
-    async with connected(empty) as client:
+@pytest.mark.parametrize("has_links", [True, False])
+async def test_an_answer_links_to_the_resources_of_its_task_if_links_are_on(
+    empty: Runtime, has_links: bool
+) -> None:
+    async with connected(empty, options=McpOptions(links=has_links)) as client:
         result = await client.call_tool("create_task_sandbox", {"name": "x", "taskId": "a b?"})
         links = [item.uri for item in result.content if item.type == "resource_link"]
-        assert links == ["task://a%20b%3F"]
+        assert links == (["task://a%20b%3F"] if has_links else [])
 
 
 async def test_an_unexpected_failure_is_not_disclosed_and_does_not_end_the_server(

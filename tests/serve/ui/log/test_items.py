@@ -4,10 +4,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from perdure.runtime.views import Event
 from perdure.serve.ui.log.items import EventLinks, bars_html, events_html
 from perdure.serve.ui.log.rows import event_rows
 from perdure.serve.ui.log.timeline import draw_timeline
+from perdure.views.events import Event
 
 HOSTILE = "\"'><script>alert(1)</script>"
 
@@ -17,7 +17,7 @@ def icon(name: str) -> Markup:
 
 
 def event(seq: int, at: int, type_: str, **data: Any) -> Event:
-    return Event("s", seq, seq, type_, at, data)
+    return Event(session_id="s", seq=seq, pos=seq, type=type_, at_ms=at, data=data)
 
 
 def links(*, may_fork: bool = True) -> EventLinks:

@@ -2,15 +2,18 @@
 
 from typing import Any
 
-from perdure.runtime.views import Event
 from perdure.serve.ui.log.timeline import GAP, LEFT, Timeline, draw_timeline
+from perdure.views.events import Event
 
 HOUR = 3_600_000
 PENDING = {"pendingID": "p"}
 
 
 def log(*items: tuple[int, str, dict[str, Any]]) -> list[Event]:
-    return [Event("s", seq, seq, kind, at, data) for seq, (at, kind, data) in enumerate(items, 1)]
+    return [
+        Event(session_id="s", seq=seq, pos=seq, type=kind, at_ms=at, data=data)
+        for seq, (at, kind, data) in enumerate(items, 1)
+    ]
 
 
 def story(wait: int = 2 * HOUR) -> list[Event]:

@@ -26,7 +26,8 @@ from perdure.cli.process import INTERRUPTED
 from perdure.cli.settings import Settings, login_name
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError, PerdureError
-from perdure.serve.mcp.access import Caller
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.serve.mcp.access import mcp_caller
 from perdure.serve.mcp.toolbox import McpOptions
 from perdure.serve.mcp.tools.catalog import toolbox_of
 
@@ -57,7 +58,8 @@ def serve_on_stdio(settings: Settings, *, worker: bool, approve: bool) -> int:
     if chosen.config is not None:
         from perdure.config import load
 
-        options = McpOptions(load(Path(chosen.config)).server.mcp.block.total_seconds(), approve)
+        own = load(Path(chosen.config)).server.mcp
+        options = McpOptions(own.block.total_seconds(), approve, own.links)
     process = _StdioProcess(chosen, options, worker)
     if settings.is_local or chosen.config is not None or settings.server is not None:
         process.load()
@@ -158,7 +160,7 @@ class _StdioProcess:
             if self._has_worker:
                 await retry_unavailable(runtime.recover)
             service, tenant = service_of(runtime), self._settings.tenant
-            caller = Caller(Principal(login_name(), "admin", tenant), tenant)
+            caller = mcp_caller(Caller(Principal(login_name(), "admin", tenant), tenant))
             parts = Parts(service, self._options, self._closing, caller)
             methods = Methods(parts, toolbox_of(service.agents.all(), self._options))
             async with anyio.create_task_group() as tasks:

@@ -9,6 +9,7 @@ from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, plural
 from perdure.runtime.tasks.checkpoints.transfer import new_file, open_file
+from perdure.runtime.tasks.values import iso
 
 
 def take_checkpoint(settings: Settings, task_id: str, description: str | None) -> int:
@@ -19,8 +20,8 @@ def take_checkpoint(settings: Settings, task_id: str, description: str | None) -
     )
 
     def show() -> None:
-        terminal.print_result(checkpoint["checkpointId"])
-        size = f"{plural(checkpoint['files'], 'file')}, {checkpoint['bytes']:,} bytes"
+        terminal.print_result(checkpoint.checkpoint_id)
+        size = f"{plural(checkpoint.files, 'file')}, {checkpoint.bytes:,} bytes"
         terminal.print(size, dim=True)
 
     terminal.print_either(checkpoint, show)
@@ -33,14 +34,14 @@ def list_checkpoints(settings: Settings, task_id: str) -> int:
     page = with_backend(settings, lambda backend: backend.tasks.checkpoints(task_id))
 
     def show() -> None:
-        if not page["checkpoints"]:
+        if not page.checkpoints:
             terminal.print("No checkpoints found.")
             return
         rows = [
-            (item["id"], item["timestamp"], str(len(item["files"])), item["description"])
-            if item["problem"] is None
-            else (item["id"], item["timestamp"], "-", f"DAMAGED: {item['problem']}")
-            for item in page["checkpoints"]
+            (item.checkpoint_id, iso(item.created_at_ms), str(item.files), item.description)
+            if item.problem is None
+            else (item.checkpoint_id, iso(item.created_at_ms), "-", f"DAMAGED: {item.problem}")
+            for item in page.checkpoints
         ]
         terminal.print_table(("ID", "TAKEN", "FILES", "DESCRIPTION"), rows)
 
@@ -59,15 +60,15 @@ def restore_checkpoint(
     )
 
     def show() -> None:
-        if restored["savedAs"] is not None:
-            undo = settings.command("tasks", "restore", task_id, restored["savedAs"])
+        if restored.saved_as is not None:
+            undo = settings.command("tasks", "restore", task_id, restored.saved_as)
             terminal.print(f"restored {checkpoint_id}; to undo that: {undo}")
             return
         remove = settings.command("tasks", "delete-checkpoint", task_id, "replaced")
         terminal.print(f"restored {checkpoint_id}")
         terminal.print(
-            f"The workspace before could not be saved: {restored['problem']}. Its files are in "
-            f"{restored['keptAs']} in the folder of the task; to remove them: {remove}"
+            f"The workspace before could not be saved: {restored.problem}. Its files are in "
+            f"{restored.kept_as} in the folder of the task; to remove them: {remove}"
         )
 
     terminal.print_either(restored, show)
@@ -82,8 +83,8 @@ def show_diff(settings: Settings, task_id: str, checkpoint_id: str, other: str |
     )
 
     def show() -> None:
-        marks = {"added": "+", "removed": "-", "changed": "~"}
-        lines = [f"{mark} {name}" for key, mark in marks.items() for name in changes[key]]
+        marks = {"+": changes.added, "-": changes.removed, "~": changes.changed}
+        lines = [f"{mark} {name}" for mark, names in marks.items() for name in names]
         for line in lines:
             terminal.print_result(line)
         if not lines:
@@ -99,13 +100,13 @@ def verify_checkpoint(settings: Settings, task_id: str, checkpoint_id: str) -> i
     report = with_backend(settings, lambda backend: backend.tasks.verify(task_id, checkpoint_id))
 
     def show() -> None:
-        for problem in report["problems"]:
+        for problem in report.problems:
             terminal.print_result(problem)
-        text = f"{checkpoint_id} can be restored" if report["ok"] else f"{checkpoint_id} is damaged"
+        text = f"{checkpoint_id} can be restored" if report.ok else f"{checkpoint_id} is damaged"
         terminal.print(text)
 
     terminal.print_either(report, show)
-    return 0 if report["ok"] else 1
+    return 0 if report.ok else 1
 
 
 def delete_checkpoint(settings: Settings, task_id: str, checkpoint_id: str, *, yes: bool) -> int:
@@ -124,11 +125,9 @@ def export_checkpoint(settings: Settings, task_id: str, checkpoint_id: str, path
     """Write a checkpoint into a new file; a failure leaves none."""
     terminal = Terminal(settings)
     with new_file(Path(path)) as file:
-        exported = with_backend(
-            settings, lambda backend: backend.tasks.export(task_id, checkpoint_id, file)
-        )
+        with_backend(settings, lambda backend: backend.tasks.export(task_id, checkpoint_id, file))
         size = file.seek(0, os.SEEK_END)
-    exported |= {"file": path, "bytes": size}
+    exported = {"taskID": task_id, "checkpointID": checkpoint_id, "file": path, "bytes": size}
     terminal.print_either(exported, lambda: terminal.print(f"wrote {path}: {size:,} bytes"))
     return 0
 
@@ -140,8 +139,8 @@ def import_checkpoint(settings: Settings, task_id: str, path: str) -> int:
         imported = with_backend(settings, lambda backend: backend.tasks.import_(task_id, file))
 
     def show() -> None:
-        terminal.print_result(imported["checkpointId"])
-        restore = settings.command("tasks", "restore", task_id, imported["checkpointId"])
+        terminal.print_result(imported.checkpoint_id)
+        restore = settings.command("tasks", "restore", task_id, imported.checkpoint_id)
         terminal.print(f"go back to it: {restore}", dim=True)
 
     terminal.print_either(imported, show)

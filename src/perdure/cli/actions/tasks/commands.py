@@ -2,19 +2,21 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 
-from perdure.cli.backend.base import Backend, Json
+from perdure.cli.backend.kinds import Backend
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, clean, line
 from perdure.core.durations import duration_ms
 from perdure.errors import Refused
+from perdure.runtime.tasks.values import iso
+from perdure.views.tasks import Execution, FinishedCommand
 
 NOT_ENDED_NORMALLY: Final = 1  # exit code if the command has none
 
@@ -33,7 +35,7 @@ def execute(
     options = {"timeout": duration_ms(timeout)}
     terminal = Terminal(settings)
 
-    async def main(backend: Backend) -> Json:
+    async def main(backend: Backend) -> Execution:
         started = await backend.tasks.executions.start(task_id, command, options)
         if detach:
             return started
@@ -41,39 +43,39 @@ def execute(
             return await _follow(settings, backend, started)
         except BaseException:  # Ctrl-C: the command must not run on without its caller
             with anyio.CancelScope(shield=True):
-                await backend.tasks.executions.cancel(task_id, started["executionId"])
+                await backend.tasks.executions.cancel(task_id, started.execution_id)
             raise
 
     ended = with_backend(settings, main)
     if detach:
-        terminal.print_either(ended, lambda: terminal.print_result(ended["executionId"]))
+        terminal.print_either(ended, lambda: terminal.print_result(ended.execution_id))
         return 0
     _print_end(terminal, settings, ended)
-    return NOT_ENDED_NORMALLY if ended["exitCode"] is None else int(ended["exitCode"])
+    return NOT_ENDED_NORMALLY if ended.exit_code is None else ended.exit_code
 
 
-async def _follow(settings: Settings, backend: Backend, started: Json) -> Json:
-    task_id, execution_id = started["taskId"], started["executionId"]
+async def _follow(settings: Settings, backend: Backend, started: Execution) -> Execution:
+    task_id, execution_id = started.task_id, started.execution_id
     async with aclosing(backend.tasks.executions.follow(task_id, execution_id)) as items:
         async for item in items:
-            if item is not None and item["type"] == "finished":
-                return dict(item["execution"])
+            if isinstance(item, FinishedCommand):
+                return item.execution
             if item is not None and not settings.as_json:
-                stream = sys.stdout if item["channel"] == "stdout" else sys.stderr
-                stream.write(clean(item["text"]) if stream.isatty() else item["text"])
+                stream = sys.stdout if item.channel == "stdout" else sys.stderr
+                stream.write(clean(item.text) if stream.isatty() else item.text)
                 stream.flush()
     return await backend.tasks.executions.get(task_id, execution_id)
 
 
-def _print_end(terminal: Terminal, settings: Settings, ended: Json) -> None:
+def _print_end(terminal: Terminal, settings: Settings, ended: Execution) -> None:
     if settings.as_json:
         terminal.print_json(ended)
         return
-    if ended["reason"] != "exited":
-        problem = f": {ended['problem']}" if ended["problem"] else ""
-        terminal.print(f"{ended['reason']}{problem}", bold=True)
-    if ended["truncated"]:
-        sizes = f"{ended['stdoutBytes']:,} + {ended['stderrBytes']:,} bytes"
+    if ended.reason != "exited":
+        problem = f": {ended.problem}" if ended.problem else ""
+        terminal.print(f"{ended.reason}{problem}", bold=True)
+    if ended.truncated:
+        sizes = f"{ended.stdout_bytes:,} + {ended.stderr_bytes:,} bytes"
         terminal.print(f"the record has only a part of the output ({sizes})", dim=True)
 
 
@@ -83,28 +85,28 @@ def list_executions(settings: Settings, task_id: str, limit: int) -> int:
     page = with_backend(settings, lambda backend: backend.tasks.executions.list(task_id, limit))
 
     def show() -> None:
-        if not page["executions"]:
+        if not page.executions:
             terminal.print("No executions found.")
             return
-        rows = [_row(item) for item in page["executions"]]
+        rows = [_row(item) for item in page.executions]
         terminal.print_table(("ID", "STARTED", "END", "EXIT", "MS", "SANDBOX", "COMMAND"), rows)
 
     terminal.print_either(page, show)
     return 0
 
 
-def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(item: Execution) -> tuple[str, ...]:
     def text(value: Any) -> str:
         return "-" if value is None else str(value)
 
-    command = " ".join(item["command"].split())
+    command = " ".join(item.command.split())
     return (
-        item["executionId"],
-        item["startedAt"],
-        item["reason"] or "running",
-        text(item["exitCode"]),
-        text(item["duration"]),
-        item["sandbox"],
+        item.execution_id,
+        iso(item.started_at_ms),
+        item.reason or "running",
+        text(item.exit_code),
+        text(item.duration),
+        item.sandbox,
         command if len(command) <= 60 else f"{command[:57]}...",
     )
 
@@ -113,7 +115,7 @@ def show_execution(settings: Settings, task_id: str, execution_id: str) -> int:
     """Print the output of a command so far, and follow it until its end."""
     terminal = Terminal(settings)
 
-    async def main(backend: Backend) -> Json:
+    async def main(backend: Backend) -> Execution:
         started = await backend.tasks.executions.get(task_id, execution_id)
         return await _follow(settings, backend, started)
 
@@ -127,7 +129,7 @@ def stop_execution(settings: Settings, task_id: str, execution_id: str) -> int:
     ended = with_backend(
         settings, lambda backend: backend.tasks.executions.cancel(task_id, execution_id)
     )
-    text = f"{execution_id}: {ended['reason'] or 'is still running'}"
+    text = f"{execution_id}: {ended.reason or 'is still running'}"
     terminal.print_either(ended, lambda: terminal.print(text))
     return 0
 
@@ -140,13 +142,13 @@ def list_files(settings: Settings, task_id: str, folder: str) -> int:
     )
 
     def show() -> None:
-        if not page["files"]:
+        if not page.files:
             terminal.print("The folder is empty.")
             return
         sizes = {"folder": "folder", "other": "link or device"}
         rows = [
-            (sizes.get(item["type"]) or f"{item['bytes']:,}", line(item["path"] or item["name"]))
-            for item in page["files"]
+            (sizes.get(item.type) or f"{item.bytes:,}", line(item.path or item.name))
+            for item in page.files
         ]
         terminal.print_table(("BYTES", "PATH"), rows)
 
@@ -196,6 +198,6 @@ def put_file(settings: Settings, task_id: str, source: str, path: str | None) ->
     written = with_backend(
         settings, lambda backend: backend.tasks.write_file(task_id, target, content)
     )
-    text = f"{written['path']}: {written['bytes']:,} bytes"
+    text = f"{written.path}: {written.bytes:,} bytes"
     terminal.print_either(written, lambda: terminal.print(text))
     return 0

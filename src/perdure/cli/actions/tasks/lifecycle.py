@@ -6,13 +6,15 @@ from typing import Any
 
 import click
 
-from perdure.cli.backend.base import Json, TaskBackend
+from perdure.cli.backend.kinds import TaskBackend
 from perdure.cli.open import Need, with_backend
+from perdure.cli.process import asking
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, line
 from perdure.errors import Refused
+from perdure.views.tasks import SandboxTask
 
-Change = Callable[[TaskBackend], Awaitable[Json]]
+Change = Callable[[TaskBackend], Awaitable[SandboxTask]]
 
 
 def create_task(settings: Settings, config: Mapping[str, Any]) -> int:
@@ -22,13 +24,12 @@ def create_task(settings: Settings, config: Mapping[str, Any]) -> int:
     created = with_backend(settings, lambda backend: backend.tasks.create(config), need=need)
 
     def show() -> None:
-        terminal.print_result(created["taskId"])
-        attach = settings.command("tasks", "attach", created["taskId"], "AGENT")
+        terminal.print_result(created.id)
+        attach = settings.command("tasks", "attach", created.id, "AGENT")
         terminal.print(f"attach its first agent: {attach}", dim=True)
-        if not created["execution"]["available"]:
-            execution = created["execution"]
-            terminal.print(f"commands cannot run: {line(execution['reason'])}")
-            terminal.print(line(execution["remedy"]), dim=True)
+        if created.execution is not None and not created.execution.available:
+            terminal.print(f"commands cannot run: {line(created.execution.reason or '')}")
+            terminal.print(line(created.execution.remedy or ""), dim=True)
 
     terminal.print_either(created, show)
     return 0
@@ -38,7 +39,7 @@ def change_task(settings: Settings, change: Change, text: str) -> int:
     """Change a task, and print what has happened to it."""
     terminal = Terminal(settings)
     changed = with_backend(settings, lambda backend: change(backend.tasks))
-    terminal.print_either(changed, lambda: terminal.print(text.format(**changed)))
+    terminal.print_either(changed, lambda: terminal.print(text.format(task=changed)))
     return 0
 
 
@@ -46,7 +47,7 @@ def detach_agent(settings: Settings, task_id: str, agent: str) -> int:
     """Detach an agent, and say whether it was attached."""
     terminal = Terminal(settings)
     changed = with_backend(settings, lambda backend: backend.tasks.detach(task_id, agent))
-    text = f"{agent} is detached" if changed["detached"] else f"{agent} was not attached"
+    text = f"{agent} is detached" if changed.detached else f"{agent} was not attached"
     terminal.print_either(changed, lambda: terminal.print(text))
     return 0
 
@@ -61,4 +62,5 @@ def is_confirmed(target: str, *, yes: bool) -> bool:
             code="NOT_CONFIRMED",
             hint="add --yes to delete it",
         )
-    return click.confirm(f"Delete {target}?", err=True)
+    with asking():
+        return click.confirm(f"Delete {target}?", err=True)

@@ -23,7 +23,7 @@ from perdure.core.providers.stream import (
     ResponseReader,
     read_native,
 )
-from perdure.runtime.models.base import Delta, Request
+from perdure.runtime.models.base import Request
 from perdure.runtime.models.pydantic_ai.failures import (
     cut_off_error,
     failure,
@@ -42,6 +42,7 @@ from perdure.runtime.models.pydantic_ai.translation import (
     received_response,
 )
 from perdure.runtime.models.pydantic_ai.transport import RequestTemplates, StreamTap
+from perdure.views.events import Delta
 
 
 async def _read_files(request: Request) -> dict[str, bytes]:

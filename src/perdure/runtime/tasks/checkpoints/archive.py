@@ -21,10 +21,12 @@ from perdure.errors import Corrupt, Refused
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits, FreeSpace
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.workspace import check_tree
+from perdure.runtime.tasks.values import check_description, parse_instant
 
 _MANIFEST: Final = "manifest.json"
 _OBJECT: Final = re.compile(r"objects/([0-9a-f]{64})")
 _MAX_MANIFEST: Final = 256 * 2**20
+_MAX_PARTS: Final = 20  # commas for each file: twice those of an entry, and some in its name
 _FILE_TYPES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
@@ -60,16 +62,17 @@ def read_archive(source: IO[bytes], folder: ManifestFolder, limits: CheckpointLi
     manifest: Manifest | None = None
     sizes: dict[str, int] = {}
     # A small archive may expand to anything: it must leave some of the disk to the store.
-    left = min(limits.size, FreeSpace(folder.folder).usable)
+    space = FreeSpace(folder.folder)
+    left = min(limits.size, space.usable)
     try:
         content = _expanded(source)
         while (member := _next_member(content)) is not None:
             if len(sizes) > limits.files or member.size > left:
                 raise _bad("it is larger than a checkpoint may be", "CHECKPOINT_TOO_LARGE")
             left -= member.size
-            body = MemberContent(content, member.size)
+            body = MemberContent(content, member.size, space)
             if member.name == _MANIFEST and manifest is None:
-                manifest = _read_manifest(body)
+                manifest = _read_manifest(body, limits)
             else:
                 digest = _read_object(member.name, body.read, folder, member.size)
                 if digest in sizes:  # a small archive can repeat an empty object without end
@@ -88,7 +91,22 @@ def read_archive(source: IO[bytes], folder: ManifestFolder, limits: CheckpointLi
         for item in manifest.entries
     )
     check_tree("the file", entries, sizes.__getitem__, limits, FreeSpace(folder.folder))
+    _check_layers(manifest, folder)
     return replace(manifest, entries=entries)
+
+
+def _check_layers(manifest: Manifest, folder: ManifestFolder) -> None:
+    """Check what lists and restores use beside the entries. Raises Refused."""
+    try:
+        check_description(manifest.description)
+        if manifest.timestamp:
+            parse_instant(manifest.timestamp, "timestamp")
+        if manifest.state:
+            folder.state(manifest.state)
+    except (Refused, Corrupt) as error:
+        if error.code == "CHECKPOINT_TOO_LARGE":
+            raise
+        raise _bad(error.message) from error
 
 
 def _expanded(source: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
@@ -116,17 +134,19 @@ def _next_member(content: IO[bytes] | gzip.GzipFile) -> tarfile.TarInfo | None:
 class MemberContent:
     """Content of one member, which can be read to its end and not beyond."""
 
-    def __init__(self, content: IO[bytes] | gzip.GzipFile, size: int) -> None:
+    def __init__(self, content: IO[bytes] | gzip.GzipFile, size: int, space: FreeSpace) -> None:
         self._content = content
+        self._space = space
         self._left = size
         self._padding = -size % tarfile.BLOCKSIZE
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes; none at the end. Raises EOFError if the archive ends first."""
+        """Return the next bytes; none at the end. Raises EOFError if the archive ends, Refused."""
         piece = self._content.read(min(size, self._left))
         if not piece and self._left:
             raise EOFError
         self._left -= len(piece)
+        self._space.spend(len(piece))
         return piece
 
     def skip_padding(self) -> None:
@@ -134,7 +154,7 @@ class MemberContent:
         self._content.read(self._padding)
 
 
-def _read_manifest(content: MemberContent) -> Manifest:
+def _read_manifest(content: MemberContent, limits: CheckpointLimits) -> Manifest:
     pieces: list[bytes] = []
     size = 0
     while piece := content.read(2**20):
@@ -142,6 +162,9 @@ def _read_manifest(content: MemberContent) -> Manifest:
         if size > _MAX_MANIFEST:
             raise _bad("its manifest is too large", "CHECKPOINT_TOO_LARGE")
         pieces.append(piece)
+    parts = sum(piece.count(b",") for piece in pieces)
+    if parts > _MAX_PARTS * limits.files:  # each may take 40 times its bytes once it is decoded
+        raise _bad("its manifest has too many parts", "CHECKPOINT_TOO_LARGE")
     return manifests.decode(b"".join(pieces))
 
 

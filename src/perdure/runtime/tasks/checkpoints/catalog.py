@@ -23,7 +23,7 @@ from perdure.runtime.tasks.checkpoints.targets import (
 from perdure.runtime.tasks.checkpoints.workspace import walk
 from perdure.runtime.tasks.files.layer_files import TaskContent
 from perdure.runtime.tasks.files.place import REPLACED, WORKSPACE, cannot_write
-from perdure.runtime.tasks.values import Checkpoint, TaskRef, check_storable, iso
+from perdure.runtime.tasks.values import TaskCheckpoint, TaskRef, check_description, iso
 from perdure.runtime.tasks.writer import new_fact
 from perdure.store.base import DELETE, Put
 
@@ -41,7 +41,7 @@ class Checkpoints:
 
     async def create(self, ref: TaskRef, description: str | None = None) -> CheckpointRecord:
         """Take a checkpoint of the state, log, decisions and workspace. Raises Refused."""
-        text = DESCRIPTION if description is None else _check_description(description)
+        text = DESCRIPTION if description is None else check_description(description)
         target = await self._targets.find(ref)
         marked = self._targets.mirror.marked(target.stream)
         async with self._targets.exclusive(target), self._targets.quiet(target), marked:
@@ -118,7 +118,7 @@ class Checkpoints:
 
     # --- look ---------------------------------------------------------------------------------
 
-    async def all(self, ref: TaskRef) -> list[Checkpoint]:
+    async def all(self, ref: TaskRef) -> list[TaskCheckpoint]:
         """Return the checkpoints of a task, newest first; a damaged one says so."""
         try:
             target = await self._targets.find(ref)
@@ -129,7 +129,7 @@ class Checkpoints:
             lambda: [self._checkpoint(target, entry) for entry in entries]
         )
 
-    def _checkpoint(self, target: CheckpointTarget, entry: CheckpointRecord) -> Checkpoint:
+    def _checkpoint(self, target: CheckpointTarget, entry: CheckpointRecord) -> TaskCheckpoint:
         files: list[str] = []
         content: dict[str, Any] = {}
         problem = None
@@ -139,7 +139,7 @@ class Checkpoints:
         except Corrupt as error:
             problem = error.message
             logger.warning("%s: %s", target.manifests.path(entry.id), problem)
-        return Checkpoint(
+        return TaskCheckpoint(
             id=entry.id,
             task_id=target.ref.task_id,
             timestamp=entry.timestamp,
@@ -147,6 +147,8 @@ class Checkpoints:
             files=files,
             manifest=content,
             problem=problem,
+            size=entry.size,
+            at=entry.at,
         )
 
     async def verify(self, ref: TaskRef, checkpoint_id: str) -> list[str]:
@@ -218,13 +220,3 @@ class Checkpoints:
         """Remove the files of checkpoints that are not recorded, while others are excluded."""
         kept = {item.id for item in await self._targets.entries_of(stream)}
         await to_thread.run_sync(manifests.collect, kept)
-
-
-def _check_description(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > 1_000:
-        raise Refused(
-            "a description must be text of at most 1,000 characters",
-            code="INVALID_REQUEST",
-            hint="say in one line why the checkpoint is taken",
-        )
-    return check_storable(value, "a description")

@@ -8,6 +8,7 @@ from typing import Final
 
 from perdure.core.tasks import manifest as manifests
 from perdure.core.tasks.manifest import Manifest
+from perdure.core.tasks.state_file import TaskState, parse_state
 from perdure.errors import Corrupt
 from perdure.runtime.tasks.checkpoints.objects import ObjectStore
 from perdure.runtime.tasks.checkpoints.paths import sync_file_system
@@ -16,6 +17,7 @@ from perdure.store.shared.private_files import FILE, make_folder
 
 _NEW: Final = ".new"  # end of the name of a manifest that is not complete
 CHUNK: Final = 64 * 1024  # bytes of a log per object: the objects of its beginning stay the same
+_MAX_STATE: Final = 128 * 2**20  # bytes of a state.json that are read into memory
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -61,6 +63,10 @@ class ManifestFolder:
                 code="CHECKPOINT_DAMAGED",
                 hint="restore another checkpoint, and delete this one",
             ) from error
+
+    def state(self, digest: str) -> TaskState:
+        """Return the state that a manifest names. Raises Corrupt, Refused CHECKPOINT_TOO_LARGE."""
+        return parse_state(self.objects.read(digest, _MAX_STATE))
 
     def remove(self, checkpoint_id: str) -> None:
         """Remove a manifest."""

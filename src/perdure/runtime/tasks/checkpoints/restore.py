@@ -11,13 +11,13 @@ import os
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 from anyio import to_thread
 from msgspec.structs import replace
 
-from perdure.core.tasks import record, state_file
+from perdure.core.tasks import record
 from perdure.core.tasks.facts import Restoration
 from perdure.core.tasks.manifest import Manifest, merged, path_not_found
 from perdure.core.tasks.state_file import TaskState
@@ -46,8 +46,6 @@ from perdure.runtime.tasks.values import (
 )
 from perdure.runtime.tasks.writer import new_fact
 from perdure.store.base import VersionMoved
-
-_MAX_STATE: Final = 128 * 2**20  # bytes of a state.json that are read into memory
 
 
 class Restores:
@@ -152,10 +150,7 @@ class Restores:
         """Return the state of a checkpoint with the present status, and its next version."""
         if not manifest.state:
             return None
-        content = await to_thread.run_sync(
-            target.manifests.objects.read, manifest.state, _MAX_STATE
-        )
-        saved = state_file.parse_state(content)
+        saved = await to_thread.run_sync(target.manifests.state, manifest.state)
         key = record.task_key(target.ref.tenant, target.ref.task_id)
         present = await self._targets.store.get(record.STATE, key)
         status = saved.status if target.row is None else str(target.row.status)

@@ -13,6 +13,7 @@ from typing import Final
 from perdure.core.tasks.facts import Restoration
 from perdure.runtime.tasks.checkpoints.paths import exchange
 from perdure.runtime.tasks.files.place import REPLACED, WORKSPACE
+from perdure.store.shared.private_files import create_file
 
 _RESTORE: Final = "restore-"
 _KEPT: Final = f"{REPLACED}-"
@@ -39,7 +40,9 @@ class WorkspaceTrees:
     def keep_state(self, name: str, state: bytes | None) -> None:
         """Write the state of the task beside the place of a tree that will be kept."""
         if state is not None:
-            self._state_path(name).write_bytes(state)
+            path = self._state_path(name)
+            create_file(path)
+            path.write_bytes(state)
 
     def _state_path(self, name: str) -> Path:
         return self._folder / f"{self.kept_name(name)}{_STATE}"

@@ -13,10 +13,10 @@ from perdure.errors import ConfigError, Refused
 from perdure.sandbox.allow_list import parse_entry
 from perdure.sandbox.base import ExecLimits, NetworkSettings, RunAs
 from perdure.sandbox.ro_paths import ReadOnlyPath, resolve_ro_paths
+from perdure.views.task_bodies import LONGEST_TIMEOUT_MS
 
 SandboxName = Literal["bwrap", "landlock", "none"]
 MAX_TIMEOUT_MS: Final = 3_600_000  # unless limits.timeout is another one
-_LONGEST_TIMEOUT_MS: Final = 86_400_000 - 1
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED: Final = ("PATH", "HOME", "LD_", "PERDURE_")
 _LIMITS: Final = {  # as the configuration names them
@@ -184,7 +184,7 @@ def _timeout(value: Any) -> int:
         limit = duration_ms(value) if limit is None else limit
     except Refused as error:
         raise _invalid(("limits", "timeout"), "must be a duration", error.hint) from error
-    if not 0 < limit <= _LONGEST_TIMEOUT_MS:
+    if not 0 < limit <= LONGEST_TIMEOUT_MS:
         raise _invalid(("limits", "timeout"), "must be above 0 and less than a day")
     return limit
 

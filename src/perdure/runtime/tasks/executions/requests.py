@@ -1,17 +1,15 @@
 """Requests to run a command, checked, and the results that callers get."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.core.durations import MAX_MS, duration_ms, format_ms
-from perdure.core.tasks.executions import ExecutionFact, ExecutionRecord
+from perdure.core.tasks.executions import ExecutionFact
 from perdure.errors import Refused
-from perdure.runtime.tasks.values import iso
+from perdure.views.task_bodies import MAX_COMMAND_BYTES
 
 TIMEOUT_S: Final = 30.0  # of a command, unless the caller names another
 WAIT_S: Final = 60.0  # for the end of another command of the task
-MAX_COMMAND_BYTES: Final = 100_000  # the kernel takes arguments of 128 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,37 +123,3 @@ def execution_result(task_id: str, fact: ExecutionFact) -> ExecutionResult:
         guarantees=end.guarantees,
         problem=end.problem,
     )
-
-
-def execution_json(task_id: str, execution: ExecutionRecord) -> dict[str, Any]:
-    """Return an execution as JSON, without its output."""
-    ended = None
-    if execution.duration_ms is not None:
-        ended = iso(execution.started_at + execution.duration_ms)
-    return {
-        "executionId": execution.id,
-        "taskId": task_id,
-        "command": execution.command,
-        "status": "running" if execution.is_running else "ended",
-        "by": execution.by or None,
-        "timeout": execution.timeout_ms,
-        "startedAt": iso(execution.started_at),
-        "endedAt": ended,
-        "success": None if execution.is_running else execution.is_success,
-        "exitCode": execution.exit_code,
-        "duration": execution.duration_ms,
-        "reason": execution.reason,
-        "signal": execution.signal,
-        "truncated": execution.truncated,
-        "sandbox": execution.sandbox,
-        "guarantees": list(execution.guarantees),
-        "stdoutBytes": execution.stdout_bytes,
-        "stderrBytes": execution.stderr_bytes,
-        "problem": execution.problem,
-    }
-
-
-def result_json(task_id: str, fact: ExecutionFact) -> dict[str, Any]:
-    """Return an execution that has ended as JSON, with its output."""
-    output: Mapping[str, Any] = {"stdout": fact.stdout.text, "stderr": fact.stderr.text}
-    return {**execution_json(task_id, fact.record), **output}

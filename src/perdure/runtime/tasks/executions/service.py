@@ -121,6 +121,20 @@ class Executions:
             if command.claim.lease is not None and command.claim.lease.holder == holder:
                 command.stop("interrupted")
 
+    async def abandoned(self, stream: str) -> ExecutionRecord | None:
+        """Return a running command whose process has stopped and whose end nobody has recorded.
+
+        Raises Corrupt.
+        """
+        slot = (await self._slots.get(stream)).slot
+        if slot.is_free:
+            return None
+        holder = (await self._store.read(stream, limit=0)).holder
+        if holder is not None and holder in (await self._store.census(())).alive:
+            return None
+        execution = await self.history.find(stream, slot.execution)
+        return execution if execution is not None and execution.is_running else None
+
     async def _beside(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run something that a cancelled caller must not interrupt, and return its result."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

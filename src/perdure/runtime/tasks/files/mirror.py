@@ -46,7 +46,7 @@ from perdure.runtime.tasks.files.place import (
 from perdure.runtime.tasks.files.removal import remove_tree
 from perdure.runtime.tasks.values import iso, task_json
 from perdure.store.base import Gone, NoStream, Store
-from perdure.store.shared.private_files import make_folder
+from perdure.store.shared.private_files import create_file, make_folder
 
 logger = logging.getLogger("perdure")
 
@@ -151,6 +151,7 @@ class TaskMirror:
         try:
             mark = self._mark(stream)
             make_folder(mark.parent)
+            create_file(mark)
             mark.write_text(stream, "utf-8")
             make_workspace(folder)
         except OSError as error:

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from perdure.core.session.queues import lock_holder_name
 from perdure.errors import StoreError
+from perdure.runtime import host
 from perdure.runtime.ids import secret_id
 from perdure.runtime.records.holders import live_holders
 from perdure.runtime.renewals import Renewals
@@ -43,8 +42,7 @@ class LockProcess:
             return self._name
         async with self._joining:
             if not self._name:
-                machine = socket.gethostname().split(".")[0][:40] or "host"
-                name = lock_holder_name(f"{machine}-{os.getpid()}-{secret_id('k')[2:12]}")
+                name = lock_holder_name(f"{host.process_name()}-{secret_id('k')[2:12]}")
                 await self._renewals.join(name)
                 self._name = name
             if not self._has_heartbeat:

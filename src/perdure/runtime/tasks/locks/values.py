@@ -5,7 +5,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from perdure.core.tasks.locks import LockMode
-from perdure.runtime.views import instant
+from perdure.views.base import instant
 
 
 class LockInfo(Struct, frozen=True, gc=False):

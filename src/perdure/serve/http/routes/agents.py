@@ -1,37 +1,32 @@
 """Routes of agents."""
 
-from typing import Any, Final
+from typing import Final
 
-from fastapi import APIRouter, Response
+from starlette.responses import Response
 
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.serve.http.dependencies import Reads
-from perdure.serve.http.responses import json_response, object_schema, responses
-from perdure.serve.http.schemas import OBJECT, TEXT
-
-router = APIRouter(tags=["agents"])
-
-_TOOL: Final = object_schema(
-    ("name", "description", "parameters"), name=TEXT, description=TEXT, parameters=OBJECT
-)
-_AGENT: Final = object_schema(
-    ("name", "description", "tools"),
-    name=TEXT,
-    description=TEXT,
-    tools={"type": "array", "items": _TOOL},
-)
-_AGENTS: Final = object_schema(("agents",), agents={"type": "array", "items": _AGENT})
+from perdure.serve.http.dependencies import READS, RequestScope
+from perdure.serve.http.responses import json_response
+from perdure.serve.http.table import Route, tagged
+from perdure.views.health import AgentInfo, AgentList, ToolInfo
 
 
-@router.get("/agents", responses=responses({200: _AGENTS}))
-async def list_agents(scope: Reads) -> Response:
+async def list_agents(scope: RequestScope) -> Response:
     """List the agents of this server with their tools, and the JSON schemas of their arguments."""
-    return json_response({"agents": [_agent_json(agent) for agent in scope.service.agents.all()]})
+    agents = tuple([_agent_info(agent) for agent in scope.service.agents.all()])
+    return json_response(AgentList(agents=agents))
 
 
-def _agent_json(agent: ReadyAgent) -> dict[str, Any]:
+def _agent_info(agent: ReadyAgent) -> AgentInfo:
     tools = [
-        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        ToolInfo(name=tool.name, description=tool.description, parameters=dict(tool.parameters))
         for tool in agent.tools.values()
     ]
-    return {"name": agent.name, "description": agent.agent.description, "tools": tools}
+    text = agent.agent.description
+    return AgentInfo(name=agent.name, description=text, tools=tuple(tools))
+
+
+ROUTES: Final = tagged(
+    "agents",
+    Route("GET", "/agents", READS, list_agents, returns={200: AgentList}),
+)

@@ -1,74 +1,44 @@
 """Routes of background agents: their outcome, follow-ups, and clearing those of a session."""
 
-from typing import Annotated
+from typing import Final
 
-from fastapi import APIRouter, Query, Response
-from msgspec import Meta, Struct
+from msgspec import Struct
+from starlette.responses import Response
 
-from perdure.runtime.agents.delegation import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
-from perdure.serve.http.content import PromptIn, store_content
-from perdure.serve.http.dependencies import Id, Key, Operates, Reads
-from perdure.serve.http.responses import json_response, object_schema, request_body, responses
-from perdure.serve.http.routes.tasks import OBJECTS, OUTCOME, any_verbs
-from perdure.serve.http.schemas import BOOLEAN, INTEGER, TEXT
-
-router = APIRouter(tags=["tasks"])
-
-_CLEARED = object_schema(
-    ("success", "parent", "cleared", "tasks"),
-    success=BOOLEAN,
-    parent=TEXT,
-    cleared=INTEGER,
-    tasks=OBJECTS,
-)
-
-# Milliseconds; a longer one counts as the maximum.
-_Timeout = Annotated[float, Meta(gt=0, description=f"Milliseconds, at most {MAX_TIMEOUT_MS}.")]
+from perdure.runtime.sessions.message_content import store_content
+from perdure.serve.http.dependencies import OPERATES, READS, RequestScope
+from perdure.serve.http.parameters import KEY
+from perdure.serve.http.responses import json_response
+from perdure.serve.http.routes.tasks import any_verbs
+from perdure.serve.http.table import Route, tagged
+from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS, ResumeBody, Timeout
+from perdure.views.tasks import AgentOutcome, ClearedAgents
 
 
-class ResumeBody(Struct, forbid_unknown_fields=True):
-    """Body of a follow-up; with `block` the response has the answer, if it comes in time."""
+class OutputQuery(Struct, frozen=True, kw_only=True):
+    """The wait of a caller for the outcome: at all, and for how long."""
 
-    message: PromptIn
     block: bool = False
-    timeout: _Timeout = DEFAULT_TIMEOUT_MS
+    timeout: Timeout = DEFAULT_TIMEOUT_MS
 
 
-@router.get("/tasks/{task_id}/output", responses=responses({200: OUTCOME, 202: OUTCOME}, 404, 409))
-async def get_task_output(
-    scope: Reads,
-    task_id: Id,
-    block: bool = False,
-    timeout: Annotated[  # noqa: ASYNC109 - limits the waiting, not the run
-        float, Query(gt=0, description=f"Milliseconds, at most {MAX_TIMEOUT_MS}.")
-    ] = DEFAULT_TIMEOUT_MS,
-) -> Response:
+async def get_task_output(scope: RequestScope, task_id: str, query: OutputQuery) -> Response:
     """Return the outcome of a background agent, or 202 while it is running.
 
     With `block`, wait for it, at most `timeout` ms. Reading takes nothing from the parent.
     """
-    verbs = any_verbs(scope)
-    return _outcome(
-        await verbs.output(task_id, block=block, timeout=timeout, gone=scope.disconnected)
+    outcome = await any_verbs(scope).output(
+        task_id, block=query.block, timeout=query.timeout, gone=scope.disconnected
     )
+    return json_response(outcome, 200 if outcome.has_ended else 202)
 
 
-def _outcome(outcome: dict[str, object]) -> Response:
-    return json_response(outcome, 200 if "output" in outcome or "error" in outcome else 202)
-
-
-@router.post(
-    "/tasks/{task_id}/resume",
-    responses=responses({200: OUTCOME, 202: OUTCOME}, 404, 409),
-    openapi_extra=request_body(ResumeBody),
-)
-async def resume_task(scope: Operates, task_id: Id, key: Key = None) -> Response:
+async def resume_task(scope: RequestScope, task_id: str, body: ResumeBody) -> Response:
     """Send a follow-up to a completed background agent (202).
 
     With `block`, wait for the answer (200). If it does not come in time (202), or the caller has
     disconnected, the parent is notified.
     """
-    body = await scope.read_body(ResumeBody)
     verbs = any_verbs(scope)
     message = await store_content(scope.service, await verbs.session(task_id), body.message)
     outcome = await verbs.resume(
@@ -76,13 +46,22 @@ async def resume_task(scope: Operates, task_id: Id, key: Key = None) -> Response
         message,
         block=body.block,
         timeout=body.timeout,
-        key=key or None,  # a header may be empty
+        key=scope.key or None,  # a header may be empty
         gone=scope.disconnected,
     )
-    return _outcome(outcome)
+    return json_response(outcome, 200 if outcome.has_ended else 202)
 
 
-@router.post("/sessions/{session_id}/tasks/clear", responses=responses({200: _CLEARED}, 404))
-async def clear_tasks(scope: Operates, session_id: Id) -> Response:
+async def clear_tasks(scope: RequestScope, session_id: str) -> ClearedAgents:
     """Cancel the running background agents of a session and remove all of them from lists."""
-    return json_response(await any_verbs(scope).clear(session_id))
+    return await any_verbs(scope).clear(session_id)
+
+
+_OUTCOME: Final = {200: AgentOutcome, 202: AgentOutcome}
+_TASK: Final = "/tasks/{task_id}"
+ROUTES: Final = tagged(
+    "tasks",
+    Route("GET", f"{_TASK}/output", READS, get_task_output, returns=_OUTCOME, errors=(409,)),
+    Route("POST", f"{_TASK}/resume", OPERATES, resume_task, headers=(KEY,), returns=_OUTCOME),
+    Route("POST", "/sessions/{session_id}/tasks/clear", OPERATES, clear_tasks),
+)

@@ -1,64 +1,42 @@
 """Routes of webhook deliveries: list, show, redeliver."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.responses import Response
 
 from perdure.core.webhooks.deliveries import Delivery
 from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
-from perdure.serve.http.dependencies import Administers, Id, Reads
-from perdure.serve.http.responses import (
-    Schema,
-    json_response,
-    json_schema,
-    object_schema,
-    page_schema,
-    responses,
-)
-from perdure.serve.http.schemas import OBJECT, TEXT
-
-router = APIRouter(tags=["webhooks"])
+from perdure.serve.http.dependencies import ADMINISTERS, READS, RequestScope
+from perdure.serve.http.parameters import Name
+from perdure.serve.http.responses import json_response
+from perdure.serve.http.table import Route, tagged, value_or_none
+from perdure.views.base import wire_name
+from perdure.views.health import DeliveryDetails, DeliveryInfo, DeliveryPage
 
 Status = Literal["waiting", "delivered", "dead", "withdrawn"]
 
 
-def _delivery() -> Schema:
-    delivery = json_schema(Delivery)
-    properties: dict[str, Any] = {
-        name: {key: value for key, value in schema.items() if key != "default"}
-        for name, schema in delivery["properties"].items()
-        if name != "timeout"
-    }
-    return object_schema([*delivery["required"], "status", "type"], **properties, type=TEXT)
+class DeliveryQuery(Struct, frozen=True, kw_only=True, rename=wire_name):
+    """Filter of a list of deliveries, and its page."""
+
+    status: Status | UnsetType = UNSET
+    session_id: Name | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: Cursor = UNSET
 
 
-_DELIVERY: Final = _delivery()
-_DETAILS: Final[Schema] = {
-    **_DELIVERY,
-    "properties": {
-        **_DELIVERY["properties"],
-        "body": OBJECT,
-        "log": {"type": "array", "items": OBJECT},
-    },
-}
-
-
-@router.get("/deliveries", responses=responses({200: page_schema("deliveries", _DELIVERY)}, 404))
-async def list_deliveries(
-    scope: Reads,
-    status: Status | None = None,
-    sessionID: Annotated[str | None, Query(max_length=200)] = None,  # noqa: N803 - the wire's
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Cursor = None,
-) -> Response:
+async def list_deliveries(scope: RequestScope, query: DeliveryQuery) -> Response:
     """List the webhook deliveries in the store, oldest first."""
     deliveries = scope.service.deliveries
-    after = decode_cursor(cursor)
-    matches = deliveries.all(scope.tenant, status=status, session_id=sessionID)
+    after = decode_cursor(query.cursor)
+    matches = deliveries.all(
+        scope.tenant, status=value_or_none(query.status), session_id=value_or_none(query.session_id)
+    )
     ordered = sorted([delivery async for delivery in matches], key=_position)
     remaining = [delivery for delivery in ordered if after is None or _position(delivery) > after]
-    page = remaining[:limit]
-    next_cursor = encode_cursor(_position(page[-1])) if len(remaining) > limit else None
+    page = remaining[: query.limit]
+    next_cursor = encode_cursor(_position(page[-1])) if len(remaining) > query.limit else None
     items = [await deliveries.to_json(delivery) for delivery in page]
     return json_response({"deliveries": items, "next": next_cursor})
 
@@ -67,15 +45,23 @@ def _position(delivery: Delivery) -> PagePosition:
     return delivery.created_at, delivery.id, ""
 
 
-@router.get("/deliveries/{delivery_id}", responses=responses({200: _DETAILS}, 404))
-async def get_delivery(scope: Reads, delivery_id: Id) -> Response:
+async def get_delivery(scope: RequestScope, delivery_id: str) -> Response:
     """Return one delivery with its body and the log of its attempts."""
     return json_response(await scope.service.deliveries.details(delivery_id, scope.tenant))
 
 
-@router.post("/deliveries/{delivery_id}/redeliver", responses=responses({202: _DELIVERY}, 404))
-async def redeliver(scope: Administers, delivery_id: Id) -> Response:
+async def redeliver(scope: RequestScope, delivery_id: str) -> Response:
     """Deliver again, under the same id, as soon as a worker can."""
     deliveries = scope.service.deliveries
     delivery = await deliveries.redeliver(delivery_id, by=scope.actor(), tenant=scope.tenant)
     return json_response(await deliveries.to_json(delivery), 202)
+
+
+_LIST: Final = "/deliveries"
+_ONE: Final = f"{_LIST}/{{delivery_id}}"
+ROUTES: Final = tagged(
+    "webhooks",
+    Route("GET", _LIST, READS, list_deliveries, returns={200: DeliveryPage}),
+    Route("GET", _ONE, READS, get_delivery, returns={200: DeliveryDetails}),
+    Route("POST", f"{_ONE}/redeliver", ADMINISTERS, redeliver, returns={202: DeliveryInfo}),
+)

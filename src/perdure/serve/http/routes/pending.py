@@ -1,172 +1,73 @@
 """Routes of pending calls: list, show, decide, cancel."""
 
 import re
-from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.responses import Response
 
-from perdure.core.literals import CallKind, DecisionKind, PendingStatus
-from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, Respond
 from perdure.core.roles import Permit
-from perdure.runtime.records.listings import Audience
-from perdure.runtime.sessions.decisions import (
-    FIELDS,
-    MOST,
-    PendingDecisionItem,
-    decision_commands,
-)
 from perdure.runtime.sessions.pending_pages import PendingFilter, PendingSort
-from perdure.serve.http.cursors import bad_cursor, decode_cursor, encode_cursor, query_cursor
-from perdure.serve.http.dependencies import Decides, Id, Operates, ReadsToolCalls, RequestScope
-from perdure.serve.http.responses import (
-    body_extra,
-    json_response,
-    json_schema,
-    object_schema,
-    page_schema,
-    request_body,
-    responses,
-)
-from perdure.serve.http.schemas import BOOLEAN, DECIDED, PENDING, By, IdText, Wait
-from perdure.serve.http.settlement import (
-    call_json,
-    may_read,
-    readable_call,
-    settle_call,
-    wait_for_session,
-)
-
-router = APIRouter(tags=["pending calls"])
+from perdure.runtime.sessions.verbs.calls import SettledCall
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
+from perdure.serve.http.cursors import bad_cursor, cursor_meta, decode_cursor, encode_cursor
+from perdure.serve.http.dependencies import DECIDES, OPERATES, READS_TOOL_CALLS, RequestScope
+from perdure.serve.http.parameters import ByQuery, Name, wait_seconds
+from perdure.serve.http.responses import json_response
+from perdure.serve.http.table import Route, tagged, value_or_none
+from perdure.views.base import wire_name
+from perdure.views.bodies import ApproveBody, DecisionsBody, DenyBody, RespondBody, Wait
+from perdure.views.calls import PendingCall, PendingPage
+from perdure.views.literals import Audience, CallKind, PendingStatus
+from perdure.views.sessions import DecidedCall, DecidedCalls, Result, decided_call
 
 Status = Literal[PendingStatus, "settled", "all"]
-Name = Annotated[str, Query(max_length=200)]
 
 # The number of all calls; the key of the last one; its deadline and instant.
 _DIGITS: Final = r"(?:2d)?(?:3[0-9]){1,19}"  # hexadecimal
 _CURSOR: Final = rf"^[0-9]{{1,15}}\.(?:[0-9a-f]{{2}}){{0,2500}}\.{_DIGITS}3a{_DIGITS}$"
-PendingCursor = Annotated[str | None, query_cursor(_CURSOR)]
-_LIST_RESPONSES: Final = responses({200: page_schema("pending", PENDING, "count")}, 404)
-_GET_RESPONSES: Final = responses({200: PENDING}, 404)
-_DECISION_RESPONSES: Final = responses({200: DECIDED, 202: DECIDED}, 404, 409)
-_DECISIONS_RESPONSES: Final = responses(
-    {
-        200: object_schema(
-            ("success", "decisions"), success=BOOLEAN, decisions={"type": "array", "items": DECIDED}
-        )
-    },
-    404,
-    409,
-)
+PendingCursor = Annotated[str, cursor_meta(_CURSOR)] | UnsetType
 
 
-class ApproveBody(Struct, forbid_unknown_fields=True):
-    """Arguments that replace stored ones, a note, and a permission to remember.
+class PendingQuery(Struct, frozen=True, kw_only=True, rename=wire_name):
+    """Filter of a list of calls, its order and its page; without a status: the open ones."""
 
-    `remember` is true for exactly this call, or a rule such as `shell:cmd=ls*`; a rule that covers
-    every tool is refused without `allTools`.
-    """
-
-    args: dict[str, Any] | None = None
-    note: str | None = None
-    remember: bool | str = False
-    all_tools: bool = field(default=False, name="allTools")
-    by: By | None = None
-    wait: Wait = None
-
-
-class DenyBody(Struct, forbid_unknown_fields=True):
-    """The reason of a denial, and a denial to remember, as for an approval."""
-
-    reason: str | None = None
-    remember: bool | str = False
-    all_tools: bool = field(default=False, name="allTools")
-    by: By | None = None
-    wait: Wait = None
-
-
-class RespondBody(Struct, forbid_unknown_fields=True):
-    """The answer to a question, or an output instead of running the call: any JSON."""
-
-    output: Any
-    by: By | None = None
-    wait: Wait = None
-
-
-class DecisionsBody(Struct, forbid_unknown_fields=True):
-    """Decisions about several calls, of which all are recorded or none."""
-
-    decisions: Annotated[list[PendingDecisionItem], Meta(min_length=1, max_length=MOST)]
-    by: By | None = None
-
-
-def _decisions_schema() -> dict[str, Any]:
-    """Return the schema of several decisions, in which each kind has only its own fields."""
-    schema = json_schema(DecisionsBody)
-    fields: dict[str, Any] = schema["properties"]["decisions"]["items"]["properties"]
-    needed: dict[DecisionKind, tuple[str, ...]] = {"edit": ("args",), "respond": ("output",)}
-    kinds = []
-    for kind, names in FIELDS.items():
-        own = {"pendingID": json_schema(IdText), **{name: fields[name] for name in sorted(names)}}
-        if kind == "edit":
-            own["args"] = {"type": "object", "minProperties": 1}
-        required = ("pendingID", "decision", *needed.get(kind, ()))
-        item = object_schema(required, **own, decision={"const": kind})
-        kinds.append({**item, "additionalProperties": False})
-    schema["properties"]["decisions"]["items"] = {"oneOf": kinds}
-    return schema
-
-
-@dataclass(frozen=True, slots=True)
-class PendingQuery:
-    """Filter of a list of calls; without a status it lists the open ones, and its order."""
-
-    status: Status | None = None
-    kind: CallKind | None = None
-    tool: Name | None = None
-    sessionID: Name | None = None  # noqa: N815 - as on the wire
-    waitsFor: Audience | None = None  # noqa: N815
-    agent: Name | None = None
-    q: Annotated[
-        str | None, Query(max_length=200, description="Text to find in prompts and arguments.")
-    ] = None
+    status: Status | UnsetType = UNSET
+    kind: CallKind | UnsetType = UNSET
+    tool: Name | UnsetType = UNSET
+    session_id: Name | UnsetType = UNSET
+    waits_for: Audience | UnsetType = UNSET
+    agent: Name | UnsetType = UNSET
+    q: (
+        Annotated[str, Meta(max_length=200, description="Text to find in prompts and arguments.")]
+        | UnsetType
+    ) = UNSET
     sort: PendingSort = "age"
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: PendingCursor = UNSET
 
 
-@router.get("/async-tool/pending", responses=_LIST_RESPONSES, name="list async-tool calls")
-@router.get("/pending", responses=_LIST_RESPONSES, name="list pending calls")
-async def list_pending(
-    scope: ReadsToolCalls,
-    query: Annotated[PendingQuery, Depends()],
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: PendingCursor = None,
-) -> Response:
+async def list_pending(scope: RequestScope, query: PendingQuery) -> Response:
     """List pending calls; `count` is the number of all calls that matched at first.
 
     `sort` is `age` (oldest first), `expires` (those without a deadline last) or `newest`; settled
     calls are ordered by their end. `waitsFor` is `people` (approvals, questions) or `machines`.
     """
-    pending_filter = PendingFilter(
-        query.status,
-        scope.tenant,
-        query.kind,
-        query.tool,
-        query.sessionID,
-        None if scope.has_permit(Permit.READ) else partial(may_read, scope),
-        query.waitsFor,
-        query.agent,
-        query.q,
+    chosen = PendingFilter(
+        value_or_none(query.status),
+        kind=value_or_none(query.kind),
+        tool=value_or_none(query.tool),
+        session_id=value_or_none(query.session_id),
+        audience=value_or_none(query.waits_for),
+        agent=value_or_none(query.agent),
+        search=value_or_none(query.q),
     )
-    count, after = decode_position(cursor)
-    calls = scope.service.calls
-    records, following = await calls.page(pending_filter, after, limit, query.sort)
+    (count, after), verbs = decode_position(query.cursor), scope.calls
+    page, following = await verbs.page(chosen, after, query.limit, query.sort)
     if count is None:  # a list of one page is counted without calls that cannot be read
-        count = len(records) if following is None else await calls.count(pending_filter)
+        count = len(page) if following is None else await verbs.count(chosen)
     next_cursor = None if following is None else encode_position(count, following)
-    page = [call_json(scope, record) for record in records]
-    return json_response({"pending": page, "count": count, "next": next_cursor})
+    return json_response(PendingPage(pending=page, count=count, next=next_cursor))
 
 
 def encode_position(count: int, after: str) -> str:
@@ -175,9 +76,9 @@ def encode_position(count: int, after: str) -> str:
     return encode_cursor((count, key, f"{due}:{at}"))
 
 
-def decode_position(cursor: str | None) -> tuple[int | None, str | None]:
+def decode_position(cursor: str | UnsetType) -> tuple[int | None, str | None]:
     """Return the number of all calls, None if they are not counted yet, and the store's cursor."""
-    if cursor is not None and re.fullmatch(_CURSOR, cursor) is None:
+    if isinstance(cursor, str) and re.fullmatch(_CURSOR, cursor) is None:
         raise bad_cursor()
     decoded = decode_cursor(cursor)
     if decoded is None:
@@ -186,94 +87,87 @@ def decode_position(cursor: str | None) -> tuple[int | None, str | None]:
     return count, f"{instants}:{key}"
 
 
-@router.get(
-    "/async-tool/pending/{pending_id}", responses=_GET_RESPONSES, name="get an async-tool call"
-)
-@router.get("/pending/{pending_id}", responses=_GET_RESPONSES, name="get a pending call")
-async def get_pending(scope: ReadsToolCalls, pending_id: Id) -> Response:
+async def get_pending(scope: RequestScope, pending_id: str) -> Response:
     """Return one call, open or settled."""
-    return json_response(call_json(scope, await readable_call(scope, pending_id)))
+    return json_response(await scope.calls.get(pending_id))
 
 
-@router.delete(
-    "/async-tool/pending/{pending_id}",
-    responses=_DECISION_RESPONSES,
-    name="cancel an async-tool call",
-)
-@router.delete("/pending/{pending_id}", responses=_DECISION_RESPONSES, name="cancel a pending call")
-async def cancel_call(scope: Operates, pending_id: Id, by: Name | None = None) -> Response:
+async def cancel_call(scope: RequestScope, pending_id: str, query: ByQuery) -> Response:
     """Cancel a call; the session continues, and its model is informed."""
-    return await _decide(scope, pending_id, CancelCall(scope.actor(by), scope.via), None)
+    scope.count_submission(pending_id)
+    return await _decided(scope, await scope.calls.cancel(pending_id, value_or_none(query.by)))
 
 
-@router.post(
-    "/pending/{pending_id}/approve",
-    responses=_DECISION_RESPONSES,
-    openapi_extra=request_body(ApproveBody, optional=True),
-)
-async def approve_call(scope: Decides, pending_id: Id) -> Response:
+async def approve_call(scope: RequestScope, pending_id: str, body: ApproveBody) -> Response:
     """Approve a call: exactly the stored call runs, with `args` merged over its arguments."""
-    body = await scope.read_body(ApproveBody, empty=ApproveBody())
-    command = Approve(
-        scope.actor(body.by),
-        scope.via,
-        body.args,
-        body.note,
-        body.remember,
-        body.all_tools,
-        scope.approver_role(body.by),
-    )
-    return await _decide(scope, pending_id, command, body.wait)
+    scope.count_submission(pending_id)
+    return await _decided(scope, await scope.calls.approve(pending_id, body), body.wait)
 
 
-@router.post(
-    "/pending/{pending_id}/deny",
-    responses=_DECISION_RESPONSES,
-    openapi_extra=request_body(DenyBody, optional=True),
-)
-async def deny_call(scope: Decides, pending_id: Id) -> Response:
+async def deny_call(scope: RequestScope, pending_id: str, body: DenyBody) -> Response:
     """Deny a call, or decline to answer a question; the model gets the reason."""
-    body = await scope.read_body(DenyBody, empty=DenyBody())
-    remember, role = (body.remember, body.all_tools), scope.approver_role(body.by)
-    command = Deny(scope.actor(body.by), scope.via, body.reason, *remember, role)
-    return await _decide(scope, pending_id, command, body.wait)
+    scope.count_submission(pending_id)
+    return await _decided(scope, await scope.calls.deny(pending_id, body), body.wait)
 
 
-@router.post(
-    "/pending/{pending_id}/respond",
-    responses=_DECISION_RESPONSES,
-    openapi_extra=request_body(RespondBody),
-)
-async def respond_to_call(scope: Decides, pending_id: Id) -> Response:
+async def respond_to_call(scope: RequestScope, pending_id: str, body: RespondBody) -> Response:
     """Answer a question, or give an output instead of running the call."""
-    body = await scope.read_body(RespondBody)
-    role = scope.approver_role(body.by)
-    command = Respond(scope.actor(body.by), scope.via, body.output, role)
-    return await _decide(scope, pending_id, command, body.wait)
+    scope.count_submission(pending_id)
+    return await _decided(scope, await scope.calls.respond(pending_id, body), body.wait)
 
 
-@router.post(
-    "/decisions",
-    responses=_DECISIONS_RESPONSES,
-    openapi_extra=body_extra(_decisions_schema()),
-)
-async def decide_calls(scope: Decides) -> Response:
+async def decide_calls(scope: RequestScope, body: DecisionsBody) -> Response:
     """Decide about several calls in one commit: all decisions are recorded, or none."""
-    body = await scope.read_body(DecisionsBody)
-    role = scope.approver_role(body.by)
-    commands = decision_commands(body.decisions, scope.actor(body.by), scope.via, role)
-    for pending_id in commands:
-        scope.app_state.count_submission(scope.rate_key(pending_id))
-    outcomes = await scope.service.calls.settle_all(commands, scope.tenant)
-    decided = [
-        {**call_json(scope, outcome.record), "duplicate": outcome.duplicate} for outcome in outcomes
-    ]
-    return json_response({"success": True, "decisions": decided})
+    for item in body.decisions:
+        scope.count_submission(item.pending_id)
+    settled = await scope.calls.decide(body.decisions, body.by)
+    decided = tuple([decided_call(item.call, duplicate=item.duplicate) for item in settled])
+    return json_response(DecidedCalls(decisions=decided))
 
 
-async def _decide(scope: RequestScope, pending_id: str, command: Command, wait: Wait) -> Response:
-    settlement = await settle_call(scope, pending_id, command)
-    status, extra = await wait_for_session(scope, settlement.record, wait)
-    if settlement.duplicate:
-        extra["duplicate"] = True
-    return json_response({"success": True, **call_json(scope, settlement.record), **extra}, status)
+async def _decided(scope: RequestScope, settled: SettledCall, wait: Wait = None) -> Response:
+    status, session = await settled_session(scope, settled, wait)
+    decided = decided_call(settled.call, duplicate=settled.duplicate, session=session)
+    return json_response(decided, status)
+
+
+async def settled_session(
+    scope: RequestScope, settled: SettledCall, wait: Wait
+) -> tuple[int, Result | None]:
+    """Wait until the session is parked; return the HTTP status and the session, if it is shown.
+
+    200 if it is parked or the caller does not wait, 202 if the time is over before.
+    """
+    seconds = wait_seconds(wait)
+    if not seconds:
+        return 200, None
+    verbs = SessionVerbs(scope.service, scope.caller.within(settled.tenant))
+    is_closing = scope.app_state.closing.is_set
+    session, is_parked = await verbs.parked(settled.session_id, seconds, is_closing)
+    shown = session if scope.caller.may(Permit.READ) else None
+    return 200 if is_parked else 202, shown
+
+
+_DECIDED: Final[dict[int, Any]] = {200: DecidedCall, 202: DecidedCall}
+
+
+def _routes(path: str, suffix: str) -> tuple[Route, ...]:
+    """Return the routes of calls, at a path; the specification's has names of its own."""
+    call, lists, shows = f"{path}/{{pending_id}}", {200: PendingPage}, {200: PendingCall}
+    return (
+        Route("GET", path, READS_TOOL_CALLS, list_pending, returns=lists, name=f"list_{suffix}"),
+        Route("GET", call, READS_TOOL_CALLS, get_pending, returns=shows, name=f"get_{suffix}"),
+        Route("DELETE", call, OPERATES, cancel_call, returns=_DECIDED, name=f"cancel_{suffix}"),
+    )
+
+
+_ONE: Final = "/pending/{pending_id}"
+ROUTES: Final = tagged(
+    "pending calls",
+    *_routes("/pending", "pending"),
+    *_routes("/async-tool/pending", "async_tool_pending"),
+    Route("POST", f"{_ONE}/approve", DECIDES, approve_call, optional_body=True, returns=_DECIDED),
+    Route("POST", f"{_ONE}/deny", DECIDES, deny_call, optional_body=True, returns=_DECIDED),
+    Route("POST", f"{_ONE}/respond", DECIDES, respond_to_call, returns=_DECIDED),
+    Route("POST", "/decisions", DECIDES, decide_calls, returns={200: DecidedCalls}),
+)

@@ -1,138 +1,82 @@
 """Routes of the logs and decisions of shared tasks."""
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, ClassVar, Final, get_args
 
-from fastapi import APIRouter, Depends, Header, Query, Response
-from msgspec import Meta, Struct, field, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec.structs import asdict
+from starlette.responses import Response
 
-from perdure.core.tasks.facts import LogLevel
-from perdure.runtime.tasks.layers import MAX_LINES
-from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.serve.http.dependencies import Id, Operates, Reads
-from perdure.serve.http.responses import json_response, object_schema, request_body, responses
-from perdure.serve.http.routes.tasks import COUNT, DONE, OBJECTS, whole_number
-from perdure.serve.http.schemas import TEXT, IdText
-from perdure.serve.http.sse import (
-    OPENING,
-    EventStreamResponse,
-    event_frame,
-    is_stream_requested,
-    keep_alive_frame,
-)
+from perdure.serve.http.dependencies import OPERATES, READS, RequestScope
+from perdure.serve.http.parameters import ACCEPT, LAST_EVENT_ID
+from perdure.serve.http.routes.tasks import Count
+from perdure.serve.http.sse import EventStreamResponse, is_stream_requested, item_frames
+from perdure.serve.http.table import INVALID_REQUEST, EventStream, Route, tagged, value_or_none
+from perdure.views.base import wire_name
+from perdure.views.task_bodies import DecisionBody, LogsBody
+from perdure.views.tasks import AppendedLogs, LogLevel, TaskDecision, TaskDecisions, TaskLog
 
-router = APIRouter(tags=["tasks"])
-
-_INSTANT: Final[dict[str, Any]] = {"type": "string", "format": "date-time"}
-_LEVELS: Final = get_args(LogLevel)
-_LOGS: Final = object_schema(("taskId", "logs"), taskId=TEXT, logs=OBJECTS)
-_DECISIONS: Final = object_schema(("taskId", "decisions"), taskId=TEXT, decisions=OBJECTS)
-
-_Instant = Annotated[str, Meta(min_length=1, extra_json_schema={"format": "date-time"})]
+_Level = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(LogLevel))})]
+_Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
-class LogLine(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A log entry; without a timestamp it gets the present one."""
-
-    message: str
-    level: LogLevel = "info"
-    timestamp: _Instant | None = None
-    data: dict[str, Any] | None = None
-
-
-class LogsBody(Struct, forbid_unknown_fields=True):
-    """Body that appends log entries."""
-
-    entries: Annotated[list[LogLine], Meta(max_length=MAX_LINES)]
-
-
-class DecisionBody(Struct, forbid_unknown_fields=True):
-    """Body that appends a decision."""
-
-    agent_id: IdText = field(name="agentId")
-    decision: str
-    reasoning: str = ""
-    timestamp: _Instant | None = None
-    metadata: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogQuery:
+class LogQuery(Struct, frozen=True, kw_only=True, rename=wire_name):
     """Filters of a log; a stream has only the position after which it begins."""
 
-    level: Annotated[str | None, Query(json_schema_extra={"enum": list(_LEVELS)})] = None
-    startDate: Annotated[str | None, Query(json_schema_extra=_INSTANT)] = None  # noqa: N815
-    endDate: Annotated[str | None, Query(json_schema_extra=_INSTANT)] = None  # noqa: N815
-    limit: Annotated[str, Query(json_schema_extra=COUNT)] = "1000"
-    offset: Annotated[str, Query(json_schema_extra=COUNT)] = "0"
-    after: Annotated[int, Query(ge=0, description="The seq to follow after, in a stream.")] = 0
-    accept: Annotated[str | None, Header(include_in_schema=False)] = None
-    last: Annotated[str | None, Header(alias="last-event-id", pattern="^[0-9]{1,15}$")] = None
+    level: _Level | UnsetType = UNSET
+    start_date: _Instant | UnsetType = UNSET
+    end_date: _Instant | UnsetType = UNSET
+    limit: Count = 1000
+    offset: Count = 0
+    after: Annotated[int, Meta(ge=0, description="The seq to follow after, in a stream.")] = 0
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of a page."""
-        dates = {"start_date": self.startDate, "end_date": self.endDate}
-        return {
-            "level": self.level,
-            "limit": whole_number(self.limit, "limit"),
-            "offset": whole_number(self.offset, "offset"),
-            **dates,
-        }
+    ERROR: ClassVar[str] = INVALID_REQUEST
 
 
-@router.get("/tasks/{task_id}/logs", responses=responses({200: _LOGS}, 404))
-async def get_task_logs(
-    scope: Reads, task_id: Id, query: Annotated[LogQuery, Depends()]
-) -> Response:
+async def get_task_logs(scope: RequestScope, task_id: str, query: LogQuery) -> TaskLog | Response:
     """Return the log of a task, oldest first; as `text/event-stream`, follow it.
 
     Each event of a stream has the lines of one record.
     """
-    if is_stream_requested(query.accept):
+    if is_stream_requested(scope.accept):
         await scope.tasks.get(task_id)
-        after = int(query.last) if query.last else query.after
-        return EventStreamResponse(
-            _log_frames(scope.tasks, task_id, after), scope.app_state.closing
-        )
-    return json_response(await scope.tasks.logs(task_id, query.options))
+        last = (scope.request.headers.get("last-event-id") or "").partition(".")[0]
+        items = scope.tasks.follow_logs(task_id, int(last) if last else query.after)
+        return EventStreamResponse(item_frames(items), scope.app_state.closing)
+    options = {name: value_or_none(value) for name, value in asdict(query).items()}
+    del options["after"]
+    return await scope.tasks.logs(task_id, options)
 
 
-async def _log_frames(verbs: TaskVerbs, task_id: str, after: int) -> AsyncGenerator[bytes, None]:
-    yield OPENING
-    async for item in verbs.follow_logs(task_id, after):
-        if item is None:
-            yield keep_alive_frame()
-        else:
-            yield event_frame("log", item, str(item["seq"]))
-
-
-@router.post(
-    "/tasks/{task_id}/logs",
-    responses=responses({200: DONE}, 404),
-    openapi_extra=request_body(LogsBody),
-)
-async def append_task_logs(scope: Operates, task_id: Id) -> Response:
+async def append_task_logs(scope: RequestScope, task_id: str, body: LogsBody) -> AppendedLogs:
     """Append log entries, all or none."""
-    body = await scope.read_body(LogsBody)
-    return json_response(await scope.tasks.append_logs(task_id, to_builtins(body.entries)))
+    return await scope.tasks.append_logs(task_id, to_builtins(body.entries))
 
 
-@router.get("/tasks/{task_id}/decisions", responses=responses({200: _DECISIONS}, 404))
-async def get_task_decisions(scope: Reads, task_id: Id) -> Response:
+async def get_task_decisions(scope: RequestScope, task_id: str) -> TaskDecisions:
     """Return the decisions of the agents, oldest first."""
-    return json_response(await scope.tasks.decisions(task_id))
+    return await scope.tasks.decisions(task_id)
 
 
-@router.post(
-    "/tasks/{task_id}/decisions",
-    responses=responses({200: DONE}, 404),
-    openapi_extra=request_body(DecisionBody),
-)
-async def append_task_decision(scope: Operates, task_id: Id) -> Response:
+async def append_task_decision(
+    scope: RequestScope, task_id: str, body: DecisionBody
+) -> TaskDecision:
     """Append a decision of an agent."""
-    body = await scope.read_body(DecisionBody)
-    fields = {"agentId": body.agent_id, "decision": body.decision, "reasoning": body.reasoning}
-    decision = {**fields, "timestamp": body.timestamp, "metadata": body.metadata}
-    return json_response(await scope.tasks.append_decision(task_id, decision))
+    return await scope.tasks.append_decision(task_id, asdict(body))
+
+
+_LOGS: Final = "/tasks/{task_id}/logs"
+_DECISIONS: Final = "/tasks/{task_id}/decisions"
+ROUTES: Final = tagged(
+    "tasks",
+    Route(
+        "GET",
+        _LOGS,
+        READS,
+        get_task_logs,
+        headers=(ACCEPT, LAST_EVENT_ID),
+        returns={200: (TaskLog, EventStream)},
+    ),
+    Route("POST", _LOGS, OPERATES, append_task_logs),
+    Route("GET", _DECISIONS, READS, get_task_decisions),
+    Route("POST", _DECISIONS, OPERATES, append_task_decision),
+)

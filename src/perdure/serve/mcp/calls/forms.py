@@ -9,19 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.core.json_values import is_equal
-from perdure.core.literals import DecisionKind
-from perdure.core.pending.commands import Approve, Decide, Deny, Respond
-from perdure.core.pending.policy import possible_decisions
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import Refused
 from perdure.runtime.diagnosis.calls import own_prompt
 from perdure.runtime.diagnosis.texts import clean
-from perdure.serve.mcp.access import Caller
+from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.serve.mcp.toolbox import Json
+from perdure.serve.schemas import Schema, plain_schema
+from perdure.views.bodies import ApproveItem, DecisionItem, DenyItem, EditItem, RespondItem
+from perdure.views.literals import DecisionKind
 
 ANSWER: Final = "answer"
 DECISION: Final = "decision"
 REASON: Final = "reason"
+APPROVE_CHANGED: Final = "approve_changed"  # with the arguments of the first approval
 ARGUMENT: Final = "args."  # begins the names of fields that change arguments
 _OFFERED: Final[tuple[DecisionKind, ...]] = ("approve", "edit", "deny")
 _ACTIONS: Final = ("accept", "decline", "cancel")
@@ -49,11 +50,11 @@ class Form:
     ) -> None:
         self.record = record
         self._caller = caller
-        self._fields = _argument_fields(record, parameters or {})
-        kinds = possible_decisions(record, caller.name, caller.principal.role)
-        self._decisions = [
-            kind for kind in _OFFERED if kind in kinds and (kind != "edit" or self._fields)
-        ]
+        # All approve the same arguments: those of the first approval.
+        self._agreed = record.votes[0].args if record.votes else None
+        self._fields = {} if record.votes else _argument_fields(record, parameters or {})
+        kinds = caller.decisions(record)
+        self._decisions = _offered(kinds, bool(self._agreed), bool(self._fields))
         self._may_respond = "respond" in kinds
 
     @property
@@ -82,6 +83,9 @@ class Form:
             parts.append(f"{record.tool}: {_json_text(record.input)}")
         if record.details:
             parts.append(f"Details: {_json_text(record.details)}")
+        if record.votes:
+            names, args = " and ".join(vote.by for vote in record.votes), record.votes[0].args
+            parts.append(f"Approved by {names}{f' with {_json_text(args)}' if args else ''}.")
         return clean("\n".join(parts))
 
     @property
@@ -94,13 +98,16 @@ class Form:
             text = "approve runs the call as it is, edit with the arguments below."
             fields[DECISION]["description"] = text
             fields |= self._fields
+        elif APPROVE_CHANGED in self._decisions:
+            text = f"{APPROVE_CHANGED} runs the call with what {self.record.votes[0].by} changed."
+            fields[DECISION]["description"] = text
         fields[REASON] = {"type": "string", "description": "Why, if you deny it."}
         return {"type": "object", "properties": fields, "required": [DECISION]}
 
     # --- what is answered ---------------------------------------------------------------------
 
-    def command(self, response: Any) -> Decide | None:
-        """Return the command that a response means; None for a form that was not accepted.
+    def decision(self, response: Any) -> DecisionItem | None:
+        """Return the decision that a response means; None for a form that was not accepted.
 
         Clients without a person decline forms by themselves, so that this decides nothing.
         Raises Refused INPUT_INVALID.
@@ -113,20 +120,21 @@ class Form:
         if not isinstance(content, Mapping):
             raise self._invalid("content must be an object")
         if self.record.kind == "question":
-            caller = self._caller
-            return Respond(caller.name, caller.via, self._output(content), caller.principal.role)
-        return self._decision(content)
+            return RespondItem(pending_id=self.record.id, output=self._output(content))
+        return self._approval(content)
 
-    def _decision(self, content: Mapping[str, Any]) -> Decide:
-        by, via, role = self._caller.name, self._caller.via, self._caller.principal.role
+    def _approval(self, content: Mapping[str, Any]) -> DecisionItem:
+        name, args = self.record.id, self._changes(content)
         match content.get(DECISION):
-            case "approve":
-                return Approve(by, via, role=role)
-            case "edit":
-                return Approve(by, via, self._changes(content) or None, role=role)
+            case "edit" if args:
+                return EditItem(pending_id=name, args=args)
+            case "approve" | "edit":
+                return ApproveItem(pending_id=name)
+            case decision if decision == APPROVE_CHANGED and self._agreed:
+                return EditItem(pending_id=name, args=self._agreed)
             case "deny":
                 reason = content.get(REASON)
-                return Deny(by, via, reason if isinstance(reason, str) else None, role=role)
+                return DenyItem(pending_id=name, reason=reason if isinstance(reason, str) else None)
             case _:
                 raise self._invalid(f"{DECISION} must be one of {', '.join(self._decisions)}")
 
@@ -164,6 +172,17 @@ class Form:
         )
 
 
+def _offered(kinds: Sequence[DecisionKind], is_changed: bool, has_fields: bool) -> list[str]:
+    """Return the decisions of a form; what an earlier approver changed has a name of its own.
+
+    So the answer to a form that was shown before that approval cannot mean it.
+    """
+    if is_changed:
+        names = {"edit": APPROVE_CHANGED, "deny": "deny"}
+        return [name for kind, name in names.items() if kind in kinds]
+    return [kind for kind in _OFFERED if kind in kinds and (kind != "edit" or has_fields)]
+
+
 _NO_QUESTION: Final = "The agent has a question."
 
 
@@ -175,7 +194,7 @@ def _argument_fields(record: PendingRecord, parameters: Mapping[str, Any]) -> Js
     """Return a field for each argument that a flat form can show; secret ones are left out."""
     fields: Json = {}
     for name, schema in parameters.get("properties", {}).items():
-        field = None if name in record.redact else _field(schema)
+        field = None if name in record.redact else _field(schema, parameters)
         if field is None:
             continue
         value = record.input.get(name)
@@ -191,21 +210,16 @@ def _fits(value: Any, field: Mapping[str, Any]) -> bool:
     return isinstance(value, _TYPES[field["type"]]) and value in field.get("enum", [value])
 
 
-def _field(schema: Any) -> Json | None:
-    """Return the field of a flat form for a schema; None if it has another form."""
-    if not isinstance(schema, Mapping):
-        return None
-    variants = [item for item in schema.get("anyOf", [{}]) if item.get("type") != "null"]
-    if len(variants) != 1:
-        return None
-    merged = {**schema, **variants[0]}
-    kind, choices = str(merged.get("type")), _choices(merged)
+def _field(schema: Any, root: Schema) -> Json | None:
+    """Return the field of a flat form for a schema in `root`; None if it has another form."""
+    plain = plain_schema(schema, root)
+    kind, choices = str(plain.get("type")), _choices(plain)
     if kind not in _KEYS or (choices is not None and not _are_texts(choices)):
         return None
     if choices is not None:
-        more = {key: merged[key] for key in _COMMON if key in merged}
+        more = {key: plain[key] for key in _COMMON if key in plain}
         return {"type": "string", "enum": list(choices), **more}
-    field = {"type": kind, **{key: merged[key] for key in _KEYS[kind] if key in merged}}
+    field = {"type": kind, **{key: plain[key] for key in _KEYS[kind] if key in plain}}
     if field.get("format", "uri") not in _FORMATS:
         del field["format"]
     return field
@@ -232,7 +246,7 @@ def _question_schema(record: PendingRecord) -> Json:
         texts = [item if _takes_text(record) else _json_text(item) for item in record.choices]
         field = {"type": "string", "enum": texts}
     elif record.schema is not None:
-        own = _field(record.schema)
+        own = _field(record.schema, record.schema)
         text = f"JSON that fits the schema {_json_text(record.schema)}"
         field = {"type": "string", "description": text} if own is None else own
     return {"type": "object", "properties": {ANSWER: field}, "required": [ANSWER]}
@@ -242,7 +256,7 @@ def _takes_text(record: PendingRecord) -> bool:
     """Return whether a text is the answer itself, and not JSON of it."""
     if record.choices is not None:
         return _are_texts(record.choices)
-    return record.schema is None or _field(record.schema) is not None
+    return record.schema is None or _field(record.schema, record.schema) is not None
 
 
 def _example(record: PendingRecord) -> str:
@@ -253,7 +267,7 @@ def _flat_form(schema: Mapping[str, Any] | None) -> Json | None:
     """Return the schema of an object as a form; None if a part of it is not flat."""
     if schema is None or schema.get("type") != "object" or not schema.get("properties"):
         return None
-    fields = {name: _field(item) for name, item in schema["properties"].items()}
+    fields = {name: _field(item, schema) for name, item in schema["properties"].items()}
     if any(field is None for field in fields.values()):
         return None
     return {"type": "object", "properties": fields, "required": list(schema.get("required", ()))}

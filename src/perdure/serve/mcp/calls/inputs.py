@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.core.pending.commands import Decide
-from perdure.core.pending.policy import decision_kind
-from perdure.core.pending.record import PendingRecord
+from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
 from perdure.core.roles import Permit
 from perdure.errors import Conflict, NotFound
 from perdure.runtime.sessions.service import Service
-from perdure.serve.mcp.access import Caller
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.serve.mcp.calls.forms import Form
 from perdure.serve.mcp.toolbox import Json, McpOptions
+from perdure.views.bodies import DecisionItem
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Inputs:
         forms = [
             Form(record, self._caller, self._parameters(record))
             for record in records
-            if record.kind == "question" or self._options.approve
+            if record.kind in (APPROVER_KINDS if self._options.approve else {"question"})
         ]
         return [form for form in forms if form.is_useful]
 
@@ -54,21 +54,24 @@ class Inputs:
         changes nothing: it is reported with what was first. Raises Refused.
         """
         by_id = {form.record.id: form for form in forms}
-        commands = {
-            key: by_id[key].command(response) for key, response in responses.items() if key in by_id
+        items = {
+            key: by_id[key].decision(response)
+            for key, response in responses.items()
+            if key in by_id
         }
         answers = Answers()
-        for key, command in commands.items():
-            if command is None:
+        for key, item in items.items():
+            row = None if item is None else await self._settle(item)
+            if row is not None:
+                answers.decisions.append(row)
+            if row is None or not row["recorded"]:  # if it is still open, the next call asks
                 answers.dismissed.add(key)
-            else:
-                answers.decisions.append(await self._settle(key, command))
         return answers
 
-    async def _settle(self, pending_id: str, command: Decide) -> Json:
-        row: Json = {"pendingID": pending_id, "decision": decision_kind(command)}
+    async def _settle(self, item: DecisionItem) -> Json:
+        row: Json = {"pendingID": item.pending_id, "decision": item.__struct_config__.tag}
         try:
-            await self._service.calls.settle(pending_id, command, self._caller.tenant)
+            await CallVerbs(self._service, self._caller).decide_one(item)
         except (Conflict, NotFound) as error:
             return {**row, "recorded": False, "message": error.message, **error.details}
         return {**row, "recorded": True}

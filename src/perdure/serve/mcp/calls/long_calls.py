@@ -18,19 +18,20 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from perdure.core.session.child_tasks import ChildTask
 from perdure.errors import NotFound, Refused
-from perdure.runtime.agents.delegation import MAX_TIMEOUT_MS
-from perdure.runtime.diagnosis.waits import waiting_row, waiting_text
-from perdure.runtime.records.entries import SessionRef
+from perdure.runtime.diagnosis.tasks import waiting_row, waiting_text
+from perdure.runtime.sessions.background import WaitingCaller
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.tasks.handles import CallHandles, WorkRef
-from perdure.serve.mcp.access import Caller
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.serve.mcp.calls.forms import Form
 from perdure.serve.mcp.calls.inputs import Answers, Inputs, input_requests
 from perdure.serve.mcp.results import call_result, protocol_error
 from perdure.serve.mcp.tasks_extension import Context, check_elicitation, may_elicit
-from perdure.serve.mcp.toolbox import Json, McpOptions, McpTool, ToolAnswer, WaitTime
+from perdure.serve.mcp.toolbox import Json, LongAnswer, McpOptions, McpTool, ToolAnswer, WaitTime
 from perdure.serve.mcp.work import WaitLimits, Works, WorkState, cancel_at, wait_in_steps
+from perdure.views.task_bodies import MAX_TIMEOUT_MS
 
 PROGRESS_S: Final = 5.0
 FORM_S: Final = MAX_TIMEOUT_MS / 1_000  # how long a form stays open at a client, without a timeout
@@ -97,8 +98,8 @@ class LongCalls:
         self.works = Works(service)
         self.handles = CallHandles(service.tasks.store)
 
-    async def repeated_work(self, request: ToolRequest) -> WorkRef | None:
-        """Return the work that a repeated call has started before; None for a new call.
+    async def repeated(self, request: ToolRequest) -> LongAnswer | None:
+        """Return what a repeated call has started before; None for a new call.
 
         Raises MCPError if its state is not that of this call.
         """
@@ -112,11 +113,21 @@ class LongCalls:
             raise protocol_error(types.INVALID_PARAMS, _foreign_state()) from error
         if (handle.tool, handle.digest) != (request.tool.name, request.digest):
             raise protocol_error(types.INVALID_PARAMS, _foreign_state())
-        return handle.work
+        return LongAnswer(handle.work, await self._reserved_again(handle))
 
-    async def result(self, request: ToolRequest, work: WorkRef) -> Json:
+    async def _reserved_again(self, handle: CallHandle) -> ChildTask | None:
+        """Return the task whose answer is for this call alone; nobody waited since the form."""
+        if not handle.is_reserved:
+            return None
+        background, work = self.service.background, handle.work
+        task = await background.get(handle.tenant, work.task_id)
+        return await background.reserve_again(task, work.number, MAX_TIMEOUT_MS)
+
+    async def result(
+        self, request: ToolRequest, work: WorkRef, waiting: WaitingCaller | None = None
+    ) -> Json:
         """Wait for work, ask what can be asked, and return its outcome, a form, or a handle."""
-        return await LongCall(self, request, work).result()
+        return await LongCall(self, request, work, waiting).result()
 
 
 def _foreign_state() -> Refused:
@@ -130,8 +141,11 @@ def _foreign_state() -> Refused:
 class LongCall:
     """One call that waits for work."""
 
-    def __init__(self, calls: LongCalls, request: ToolRequest, work: WorkRef) -> None:
+    def __init__(
+        self, calls: LongCalls, request: ToolRequest, work: WorkRef, waiting: WaitingCaller | None
+    ) -> None:
         self._calls = calls
+        self._waiting = waiting
         self._request = request
         self._work = work
         self._tenant = request.caller.home_tenant
@@ -149,9 +163,13 @@ class LongCall:
             await self._settle_responses()
         while True:
             state = await self._wait()
-            forms = [] if state.has_ended else self._forms(state)
+            if state.has_ended and self._waiting is not None:
+                await self._waiting.take(self._request.caller.name)
+            # Agents that it launched may wait for people; an answer that was taken is returned.
+            is_taken = state.has_ended and self._waiting is not None
+            forms = [] if is_taken else self._forms(state)
             if not forms or self._left_s <= 0 or self._calls.closing.is_set():
-                return call_result(self._answer(state))
+                return call_result(self._answer(state), has_links=self._calls.options.links)
             if self._request.is_stateless:
                 return await self._input_required(forms)
             await self._elicit(forms[0])
@@ -223,7 +241,12 @@ class LongCall:
         """Record what the call has started: repeated on any server, it starts nothing again."""
         request, caller = self._request, self._request.caller
         handle = await self._calls.handles.create(
-            self._tenant, caller.name, request.tool.name, self._work, request.digest
+            self._tenant,
+            caller.name,
+            request.tool.name,
+            self._work,
+            digest=request.digest,
+            is_reserved=self._waiting is not None,
         )
         return handle.id
 
@@ -264,14 +287,7 @@ class LongCall:
 
     async def _cancel_when_settled(self, form: Form, scope: anyio.CancelScope) -> None:
         """Cancel a scope when a call does not wait for a decision any more."""
-        service, record = self._calls.service, form.record
-
-        async def is_settled() -> bool:
-            return await service.calls.find_open(record.id) is None
-
-        entry = await service.find(SessionRef(record.tenant, record.session_id))
-        if entry is not None:
-            await service.runs.wait_for(entry, is_settled, drive=False)
+        await self._calls.service.calls.wait_until_settled(form.record)
         scope.cancel()
 
     async def _report_steps(self) -> None:

@@ -6,16 +6,10 @@ from typing import Any, Final
 from perdure.core.roles import Permit
 from perdure.core.session.child_tasks import ChildTask, marked_description, task_answer
 from perdure.core.session.children import TASK_STATUSES
-from perdure.runtime.agents.delegation import (
-    DEFAULT_TIMEOUT_MS,
-    MAX_TIMEOUT_MS,
-    SENT,
-    check_launch,
-    parse_timeout,
-)
+from perdure.runtime.agents.delegation import SENT, check_launch, parse_timeout
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.records.entries import SessionRef
 from perdure.serve.mcp.toolbox import (
+    FINDINGS,
     LIST_LIMIT,
     Json,
     LongAnswer,
@@ -24,8 +18,8 @@ from perdure.serve.mcp.toolbox import (
     ToolAnswer,
     WaitTime,
 )
-from perdure.serve.mcp.tools.authors import authors_of
 from perdure.serve.mcp.work import BackgroundWork
+from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 
 _TASK_ID: Final[Json] = {"type": "string", "minLength": 1, "description": "Id of the agent's task."}
 _WAITABLE: Final[Json] = {
@@ -62,6 +56,7 @@ _ROW: Final[Json] = {
     "agent": _TEXT,
     "description": _TEXT,
     "waitingFor": _WAITING_FOR,
+    "findings": FINDINGS,
 }
 _OUTCOME: Final[Json] = {
     **_ROW,
@@ -156,24 +151,33 @@ async def _find(call: McpCall) -> ChildTask:
 async def _output(call: McpCall) -> ToolAnswer | LongAnswer:
     task = await _find(call)
     work = BackgroundWork(call.service)
-    if not call.args.get("block") or not task.is_active:
-        return (await work.state(call.caller.home_tenant, work.ref(task))).answer
+    state = await work.state(call.caller.home_tenant, work.ref(task))
+    if not call.args.get("block") or (state.has_ended and not state.waiting):
+        return state.answer
     _wait_time(call.args)
     return LongAnswer(work.ref(task))
 
 
 async def _resume(call: McpCall) -> ToolAnswer | LongAnswer:
-    args = call.args
-    if args.get("block"):
+    args, caller = call.args, call.caller
+    is_blocking = bool(args.get("block"))
+    if is_blocking:
         _wait_time(args)
     background = call.service.background
+    # The reservation ends with the call, however long it waits for people.
     task = await background.resume(
-        await _find(call), args["message"], by=call.caller.name, via=call.caller.via
+        await _find(call),
+        args["message"],
+        wait_ms=MAX_TIMEOUT_MS if is_blocking else None,
+        by=caller.name,
+        via=caller.via,
     )
-    # The run that answers a queued message has no id yet.
-    if not args.get("block") or task.is_queued:
-        return _answer(task, message=SENT)
-    return LongAnswer(BackgroundWork.ref(task))
+    if is_blocking and not task.is_queued:
+        return LongAnswer(BackgroundWork.ref(task), task)
+    if is_blocking:  # the run that answers a queued message has no id yet
+        async with background.waiting_caller(task):
+            pass
+    return _answer(task, message=SENT)
 
 
 async def _list(call: McpCall) -> ToolAnswer:
@@ -185,10 +189,11 @@ async def _list(call: McpCall) -> ToolAnswer:
     ]
     tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
     start, limit = int(call.args.get("offset", 0)), int(call.args.get("limit", LIST_LIMIT))
-    page = await call.service.background.with_waiting(tasks[start : start + limit])
+    shown = tasks[start : start + limit]
+    page = await call.service.background.with_reasons(shown, call.caller.acts)
     rows = [
-        task_answer(task, agent=task.agent, description=marked_description(task), **waiting)
-        for task, waiting in page
+        task_answer(task, agent=task.agent, description=marked_description(task), **reasons)
+        for task, reasons in page
     ]
     return ToolAnswer({"success": True, "tasks": rows, "count": len(tasks)})
 
@@ -201,13 +206,7 @@ async def _cancel(call: McpCall) -> ToolAnswer:
 
 async def _clear(call: McpCall) -> ToolAnswer:
     """Clear the tasks that this principal launched; those of others stay."""
-    background, caller = call.service.background, call.caller
-    cleared: list[ChildTask] = []
-    async for task in background.tasks(caller.home_tenant):
-        ref = SessionRef(task.tenant, task.session_id)
-        if task.parent is None and caller.name in await authors_of(call.service, ref):
-            inbox = background.resources.child_inbox
-            cleared += await inbox.clear(task.stream, caller.name)
+    cleared = await call.service.clear_own(call.caller.home_tenant, call.caller.name)
     rows = [task_answer(task) for task in cleared]
     return ToolAnswer({"success": True, "cleared": len(rows), "tasks": rows})
 

@@ -2,15 +2,21 @@
 
 from typing import Any, Final
 
-from perdure.core.pending.record import PendingRecord
 from perdure.core.roles import Permit
-from perdure.errors import NotAllowed
-from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.sessions.decisions import decision_commands, parse_decisions
+from perdure.runtime.sessions.decisions import parse_decisions
 from perdure.runtime.sessions.pending_pages import PendingFilter
+from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.runtime.tasks.values import iso
-from perdure.serve.mcp.toolbox import LIST_LIMIT, Json, McpCall, McpOptions, McpTool, ToolAnswer
-from perdure.serve.mcp.tools.authors import authors_of
+from perdure.serve.mcp.toolbox import (
+    FINDINGS,
+    LIST_LIMIT,
+    Json,
+    McpCall,
+    McpOptions,
+    McpTool,
+    ToolAnswer,
+)
+from perdure.views.calls import PendingCall
 
 _TEXT: Final[Json] = {"type": "string"}
 _ROW: Final[Json] = {
@@ -25,6 +31,13 @@ _ROW: Final[Json] = {
         "prompt": {"type": ["string", "null"]},
         "createdAt": _TEXT,
         "expiresAt": {"type": ["string", "null"]},
+        "missingApprovals": {"type": "integer"},
+        "can": {
+            "type": "array",
+            "items": _TEXT,
+            "description": "What your principal may do about it now.",
+        },
+        "findings": FINDINGS,
     },
 }
 
@@ -35,60 +48,32 @@ def pending_tools(options: McpOptions) -> list[McpTool]:
 
 
 async def _list(call: McpCall) -> ToolAnswer:
-    pending_filter = PendingFilter(
-        tenant=call.caller.tenant,
-        kind=call.args.get("kind"),
-        session_id=call.args.get("sessionID"),
-    )
+    chosen = PendingFilter(kind=call.args.get("kind"), session_id=call.args.get("sessionID"))
     limit = int(call.args.get("limit", LIST_LIMIT))
-    records, _ = await call.service.calls.page(pending_filter, None, min(limit, LIST_LIMIT))
-    count = await call.service.calls.count(pending_filter)
-    rows = [_row(record.redacted) for record in records]
-    return ToolAnswer({"success": True, "pending": rows, "count": count})
+    verbs = CallVerbs(call.service, call.caller)
+    page, _ = await verbs.page(chosen, None, min(limit, LIST_LIMIT))
+    rows = [_row(item) for item in page]
+    return ToolAnswer({"success": True, "pending": rows, "count": await verbs.count(chosen)})
 
 
-def _row(record: PendingRecord) -> Json:
+def _row(call: PendingCall) -> Json:
+    shown = call.to_json()
+    expires_at = None if call.expires_at_ms is None else iso(call.expires_at_ms)
     return {
-        "pendingID": record.id,
-        "kind": record.kind,
-        "sessionID": record.session_id,
-        "agent": record.agent,
-        "tool": record.tool,
-        "input": record.input,
-        "prompt": record.prompt,
-        "createdAt": iso(record.time.created),
-        "expiresAt": None if record.timeout is None else iso(record.timeout),
+        "pendingID": call.id,
+        **{name: shown[name] for name in _ROW["properties"] if name in shown},
+        "createdAt": iso(call.time.created),
+        "expiresAt": expires_at,
     }
 
 
 async def _respond(call: McpCall) -> ToolAnswer:
-    caller, args = call.caller, call.args
-    record = await call.service.calls.get(args["pendingID"], caller.tenant)
-    await _check_not_own(call, record)
-    commands = decision_commands(
-        parse_decisions([args]), caller.name, caller.via, caller.principal.role
-    )
-    outcomes = await call.service.calls.settle_all(commands, caller.tenant)
-    settled = outcomes[0].record.redacted
-    fields = {"pendingID": settled.id, "status": settled.status, "tool": settled.tool}
+    verbs = CallVerbs(call.service, call.caller)
+    await verbs.check_not_own(call.args["pendingID"])
+    (settled,) = await verbs.decide(parse_decisions([call.args]))
+    shown = settled.call
+    fields = {"pendingID": shown.id, "status": shown.status, "tool": shown.tool}
     return ToolAnswer({"success": True, **fields})
-
-
-async def _check_not_own(call: McpCall, record: PendingRecord) -> None:
-    """Raise NotAllowed if the caller started the session, or one that launched it.
-
-    A model that launches an agent could otherwise approve what it makes the agent do.
-    """
-    authors = set(record.started_by)
-    for session_id in (*record.ancestry, record.session_id):
-        authors |= await authors_of(call.service, SessionRef(record.tenant, session_id))
-    if call.caller.name in authors:
-        raise NotAllowed(
-            f"{call.caller.name!r} started session {record.session_id!r}, or one above it, and "
-            "may not decide about its calls here",
-            code="OWN_SESSION",
-            hint="a person decides it: perdure pending list",
-        )
 
 
 _DECISION: Final[dict[str, Any]] = {

@@ -1,14 +1,16 @@
 """Calls of the eight tools for tasks: each is one verb of the runtime, and its answer."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from perdure.runtime.tasks.entries import get_task
 from perdure.runtime.tasks.handles import WorkRef
-from perdure.runtime.tasks.values import TaskRef
+from perdure.runtime.tasks.values import TaskRef, iso
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.resources import task_uri
-from perdure.serve.mcp.toolbox import LIST_LIMIT, Json, Link, LongAnswer, McpCall, Run, ToolAnswer
+from perdure.serve.mcp.specification import execution_fields, specified, task_answer, task_fields
+from perdure.serve.mcp.toolbox import LIST_LIMIT, Link, LongAnswer, McpCall, Run, ToolAnswer
+from perdure.views.tasks import SandboxTask
 
 PAGING: Final = frozenset({"limit", "offset"})
 
@@ -21,44 +23,42 @@ def _links(task_id: str) -> tuple[Link, ...]:
     return (Link(task_uri(task_id), f"Task {task_id}"),)
 
 
-def _answer(value: Json, *names: str) -> ToolAnswer:
-    """Return an answer with these fields of a verb's value, in this order, and with links."""
-    return ToolAnswer(_plain(value, *names).fields, _links(str(value["taskId"])))
-
-
-def _plain(value: Json, *names: str) -> ToolAnswer:
-    fields = {name: value[name] for name in names if name in value}
-    if fields.get("execution", {}).get("available"):
-        del fields["execution"]  # worth a model's attention only if commands cannot run
-    return ToolAnswer(fields)
+def _answer(task: SandboxTask, /, **more: Any) -> ToolAnswer:
+    """Return an answer about a task with these fields, and with links."""
+    return ToolAnswer(task_answer(task, **more), _links(task.id))
 
 
 async def _create(call: McpCall) -> ToolAnswer:
-    value = await _verbs(call).create(call.args)
-    return _answer(value, "success", "taskId", "status", "createdAt", "execution")
+    task = await _verbs(call).create(call.args)
+    return _answer(task, status=task.status, createdAt=iso(task.created_at_ms))
 
 
 async def _attach(call: McpCall) -> ToolAnswer:
-    value = await _verbs(call).attach(call.args["taskId"], call.args["agentId"])
-    return _answer(value, "success", "taskId", "agentId", "attached")
+    agent = call.args["agentId"]
+    task = await _verbs(call).attach(call.args["taskId"], agent)
+    return _answer(task, agentId=agent, attached=True)
 
 
 async def _detach(call: McpCall) -> ToolAnswer:
-    value = await _verbs(call).detach(call.args["taskId"], call.args["agentId"])
-    return _answer(value, "success", "taskId", "agentId", "detached")
+    task = await _verbs(call).detach(call.args["taskId"], call.args["agentId"])
+    return _answer(task, agentId=task.agent_id, detached=task.detached)
 
 
 async def _list(call: McpCall) -> ToolAnswer:
     filters = {"limit": LIST_LIMIT, **call.args, "kind": "sandbox"}
     for name in PAGING & call.args.keys():
         filters[name] = int(call.args[name])  # JSON does not distinguish 1 and 1.0
-    value = await _verbs(call).list(filters)
-    return _plain(value, "success", "tasks", "count")
+    page = await _verbs(call).list(filters)
+    tasks = [task_fields(task) for task in page.tasks if isinstance(task, SandboxTask)]
+    return ToolAnswer({"success": True, "tasks": tasks, "count": page.count})
 
 
 async def _get(call: McpCall) -> ToolAnswer:
-    value = await _verbs(call).status(call.args["taskId"])
-    return _answer(value, "success", "taskId", "status", "task", "execution", "lastExecution")
+    task, last = await _verbs(call).status(call.args["taskId"])
+    answer = _answer(task, status=task.status, task=task_fields(task))
+    if last is not None:
+        answer.fields["lastExecution"] = execution_fields(last)
+    return answer
 
 
 async def _execute(call: McpCall) -> LongAnswer:
@@ -67,17 +67,17 @@ async def _execute(call: McpCall) -> LongAnswer:
     started = await verbs.executions.start(task_id, call.args["command"], options)
     ref = TaskRef(call.caller.home_tenant, task_id)
     stream = (await get_task(call.service.tasks.store, ref)).stream
-    return LongAnswer(WorkRef("execution", task_id, started["executionId"], stream))
+    return LongAnswer(WorkRef("execution", task_id, started.execution_id, stream))
 
 
 async def _cancel(call: McpCall) -> ToolAnswer:
-    value = await _verbs(call).cancel(call.args["taskId"])
-    return _answer(value, "success", "taskId", "status", "task")
+    task = await _verbs(call).cancel(call.args["taskId"])
+    return _answer(task, status=task.status, task=task_fields(task))
 
 
 async def _delete(call: McpCall) -> ToolAnswer:
-    value = await _verbs(call).delete(call.args["taskId"])
-    return _plain(value, "success", "taskId", "message")
+    deleted = await _verbs(call).delete(call.args["taskId"])
+    return ToolAnswer({"success": True, **specified(deleted)})
 
 
 CALLS: Final[Mapping[str, Run]] = {

@@ -71,7 +71,7 @@ def _event(row: EventRow, icon: str, links: EventLinks, state: str) -> str:
     )
     return (
         f'<li class="event {row.tone}" id="e{seq}" data-row>\n'
-        f"{_clock(row.event.timestamp)}{icon}\n"
+        f"{_clock(row.event.at_ms)}{icon}\n"
         f'<p><span class="kind">{escape(row.name)}</span>'
         f' <span class="text">{escape(row.text)}</span>{idle}{link}{child}</p>\n'
         f'<a class="seq" href="#e{seq}" aria-label="Event {seq}">{seq}</a>\n'

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.runtime.views import Event
 from perdure.serve.ui.spans import span
+from perdure.views.events import Event
 
 Kind = Literal["user", "model", "tool", "error", "child", "person", "machine"]
 
@@ -120,7 +120,7 @@ class _BarReader:
         if handle is not None:
             handle(self, event, event.data)
         if event.type != "agent_start":  # it is recorded with the first response of its drive
-            self.before = event.timestamp
+            self.before = event.at_ms
 
     def add(
         self, lane: str, kind: Kind, place: tuple[int, int], end: int | None, label: str
@@ -148,18 +148,18 @@ class _BarReader:
 
 
 def _user(reader: _BarReader, event: Event, _: Mapping[str, Any]) -> None:
-    reader.add("user", "user", (event.timestamp, event.seq), event.timestamp, "")
+    reader.add("user", "user", (event.at_ms, event.seq), event.at_ms, "")
 
 
 def _assistant(reader: _BarReader, event: Event, _: Mapping[str, Any]) -> None:
     # The log does not hold the start of a model request: draw from the previous event.
-    start = event.timestamp if reader.before is None else reader.before
-    reader.add("model", "model", (start, event.seq), event.timestamp, "")
+    start = event.at_ms if reader.before is None else reader.before
+    reader.add("model", "model", (start, event.seq), event.at_ms, "")
 
 
 def _retry(reader: _BarReader, event: Event, _: Mapping[str, Any]) -> None:
-    start = event.timestamp if reader.before is None else reader.before
-    reader.add("model", "error", (start, event.seq), event.timestamp, "failed")
+    start = event.at_ms if reader.before is None else reader.before
+    reader.add("model", "error", (start, event.seq), event.at_ms, "failed")
 
 
 def _tool_call(reader: _BarReader, _: Event, data: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ def _tool_call(reader: _BarReader, _: Event, data: Mapping[str, Any]) -> None:
 
 
 def _tool_started(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
-    reader.running[data["id"]] = (event.timestamp, event.seq)
+    reader.running[data["id"]] = (event.at_ms, event.seq)
 
 
 def _tool_result(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
@@ -175,28 +175,28 @@ def _tool_result(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> N
     place = reader.running.pop(call_id, None)
     if place is not None:
         kind: Kind = "error" if data.get("isError") else "tool"
-        reader.add(reader.tools.get(call_id, "tool"), kind, place, event.timestamp, "")
+        reader.add(reader.tools.get(call_id, "tool"), kind, place, event.at_ms, "")
 
 
 def _pending(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
     reader.running.pop(data["callID"], None)  # it waits, and does not run
-    reader.waiting[data["pendingID"]] = (event.timestamp, event.seq, data["tool"], data["kind"])
+    reader.waiting[data["pendingID"]] = (event.at_ms, event.seq, data["tool"], data["kind"])
 
 
 def _progress(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
     place = reader.running.pop(data["callID"], None) if data.get("returned") else None
     if place is not None:  # a deferred tool has started its work elsewhere
-        reader.add(reader.tools.get(data["callID"], "tool"), "tool", place, event.timestamp, "")
+        reader.add(reader.tools.get(data["callID"], "tool"), "tool", place, event.at_ms, "")
 
 
 def _settled(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
-    reader.end_wait(data["pendingID"], event.timestamp)
+    reader.end_wait(data["pendingID"], event.at_ms)
 
 
 def _agent_start(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
     worker = data.get("worker") or ""
     if reader.worker is not None and worker != reader.worker:
-        reader.takeovers.append((event.timestamp, worker))
+        reader.takeovers.append((event.at_ms, worker))
     reader.worker = worker
 
 
@@ -205,14 +205,14 @@ def _delegation(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> No
     number = sum(1 for name in reader.sessions if name.startswith(lane))
     lane = f"{lane} {number + 1}" if number else lane
     reader.sessions[lane] = data["sessionID"]
-    reader.children[data["taskID"]] = (event.timestamp, event.seq, lane, data["sessionID"])
+    reader.children[data["taskID"]] = (event.at_ms, event.seq, lane, data["sessionID"])
 
 
 def _delegation_complete(reader: _BarReader, event: Event, data: Mapping[str, Any]) -> None:
     child = reader.children.pop(data["taskID"], None)
     if child is not None:
         kind: Kind = "child" if data.get("status") == "completed" else "error"
-        reader.add(child[2], kind, child[:2], event.timestamp, "")
+        reader.add(child[2], kind, child[:2], event.at_ms, "")
 
 
 _HANDLERS: Final = {
@@ -239,7 +239,7 @@ def draw_timeline(events: Sequence[Event], now: int, *, is_over: bool) -> Timeli
         reader.read(event)
     if not is_over:
         reader.end_open()
-    last = max([event.timestamp for event in events], default=now)
+    last = max([event.at_ms for event in events], default=now)
     bars = [_closed(bar, last if is_over else max(now, last)) for bar in reader.bars]
     axis = _Axis(bars, [at for at, _ in reader.takeovers])
     names = list(dict.fromkeys(bar.lane for bar in bars))

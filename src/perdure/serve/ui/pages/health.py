@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from perdure.app.health import statistics_of
 from perdure.core.roles import Permit
 from perdure.core.webhooks.deliveries import Delivery, DeliveryStatus
 from perdure.errors import StoreError
 from perdure.serve.http.routes.health import check_readiness
-from perdure.serve.http.routes.statistics import findings_json, may_see_findings
-from perdure.serve.ui.view import View
+from perdure.serve.http.routes.statistics import find_health, may_see_findings
+from perdure.serve.ui.view import PageView
+from perdure.views.health import Health
 
 HOURS: Final = (24, 24 * 7)
 RECENT: Final = 100  # deliveries on a page
@@ -49,21 +49,23 @@ def bars(values: Sequence[tuple[int, int]]) -> list[Bar]:
     return drawn
 
 
-async def show_health(view: View) -> Response:
+async def show_health(view: PageView) -> Response:
     """Show readiness, workers, queues that nobody serves, findings, and calls per hour."""
     app_state = view.scope.app_state
     hours = HOURS[1] if view.query("hours") == str(HOURS[1]) else HOURS[0]
-    stats = await statistics_of(app_state.runtime, hours, view.scope.tenant)
-    report: dict[str, Any] | None = None
+    stats = (await view.verbs.calls.statistics(hours)).to_json()
+    report: Health | None = None
+    error = ""
     if may_see_findings(view.scope):
         try:
-            report = await findings_json(app_state)
-        except StoreError as error:
-            report = {"checks": [], "workers": [], "queues": [], "problem": error.message}
+            report = await find_health(app_state)
+        except StoreError as reason:
+            error = reason.message
     return view.page(
         "health.html",
-        checks=await check_readiness(view.request, app_state),
+        checks=await check_readiness(app_state),
         report=report,
+        error=error,
         stats=stats,
         plots=_plots(stats),
         hours=hours,
@@ -91,7 +93,7 @@ def _plots(stats: dict[str, Any]) -> list[tuple[str, str, list[Bar]]]:
     ]
 
 
-async def show_deliveries(view: View) -> Response:
+async def show_deliveries(view: PageView) -> Response:
     """Show the last webhook deliveries."""
     status = view.query("status")
     deliveries = view.scope.service.deliveries
@@ -113,7 +115,7 @@ async def show_deliveries(view: View) -> Response:
     )
 
 
-async def show_delivery(view: View, delivery_id: str) -> Response:
+async def show_delivery(view: PageView, delivery_id: str) -> Response:
     """Show one delivery with its body and the log of its attempts."""
     delivery = await view.scope.service.deliveries.details(delivery_id, view.scope.tenant)
     return view.page(
@@ -126,7 +128,7 @@ async def show_delivery(view: View, delivery_id: str) -> Response:
     )
 
 
-async def redeliver(view: View, delivery_id: str) -> Response:
+async def redeliver(view: PageView, delivery_id: str) -> Response:
     """Deliver again, under the same id."""
     deliveries = view.scope.service.deliveries
     await deliveries.redeliver(delivery_id, by=view.person, tenant=view.scope.tenant)

@@ -4,23 +4,23 @@ from typing import Final, get_args
 
 from starlette.responses import Response
 
-from perdure.core.literals import RunState
 from perdure.core.roles import Permit
 from perdure.errors import Refused
-from perdure.runtime.sessions.listing import SessionFilter, recent_sessions
-from perdure.serve.ui.view import View
+from perdure.runtime.sessions.listing import SessionFilter
+from perdure.serve.ui.view import PageView
+from perdure.views.literals import RunState
 
 PAGE: Final = 50
 MOST_READ: Final = 2_000  # entries for one page, however few of them match
 
 
-async def show_sessions(view: View) -> Response:
+async def show_sessions(view: PageView) -> Response:
     """Show sessions that match the filters of the address."""
     names = ("state", "agent", "parent", "q")
     filters = {name: view.query(name) for name in names}
     state = filters["state"] if filters["state"] in get_args(RunState) else None
-    session_filter = SessionFilter(
-        view.scope.tenant,
+    chosen = SessionFilter(
+        None,
         state,
         filters["agent"] or None,
         filters["parent"] or None,
@@ -28,9 +28,7 @@ async def show_sessions(view: View) -> Response:
     )
     try:
         after = view.query("after") or None
-        summaries, last = await recent_sessions(
-            view.scope.service, session_filter, after, PAGE, MOST_READ
-        )
+        summaries, last = await view.verbs.recent(chosen, after, PAGE, MOST_READ)
     except ValueError as error:
         raise Refused("the address of this page is not valid", hint="open /sessions") from error
     agents = view.scope.service.agents.all()

@@ -8,21 +8,20 @@ from starlette.responses import Response
 from perdure.core.roles import Permit
 from perdure.core.tasks.locks import is_lock_of
 from perdure.errors import NotFound, PerdureError
-from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
-from perdure.serve.ui.pages.tasks import instant_ms, task_row, task_url, task_verbs
-from perdure.serve.ui.view import View
+from perdure.serve.ui.pages.tasks import task_row, task_url, task_verbs
+from perdure.serve.ui.view import PageView
+from perdure.views.base import View
 
 LOG_LINES: Final = 100
 EXECUTIONS: Final = 20
 CHILDREN: Final = 100
 
 
-async def show_task(view: View, task_id: str) -> Response:
+async def show_task(view: PageView, task_id: str) -> Response:
     """Show a task of any kind."""
     verbs = task_verbs(view)
-    details = await verbs.get(task_id)
-    task = task_row(view, details["task"])
+    task = task_row(view, await verbs.get(task_id))
     if task.get("pending"):
         task["sign"] = "waiting"
     values = {
@@ -37,33 +36,35 @@ async def show_task(view: View, task_id: str) -> Response:
     return view.page("task_shared.html", **values, **await _shared(view, verbs, task))
 
 
-async def _background(view: View, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[str, Any]:
+async def _background(view: PageView, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[str, Any]:
     """Return the ancestors and children of a background agent, and its session."""
-    service, tenant = view.scope.service, task["tenant"]
-    session = await service.find(SessionRef(tenant, task["sessionID"]))
+    tenant, has_session = task["tenant"], True
+    try:
+        await view.verbs_in(tenant).logs.stream(task["sessionID"])
+    except NotFound:
+        has_session = False
     children: list[dict[str, Any]] = []
-    if session is not None:
+    if has_session:
         below = await verbs.list({"parent": task["sessionID"], "limit": CHILDREN})
         # One without a parent is an entry of its own session.
-        rows = [child for child in below["tasks"] if child["id"] != task["id"]]
-        children = [task_row(view, child) for child in rows]
+        children = [task_row(view, child) for child in below.tasks if child.id != task["id"]]
     return {
         "children": children,
         "ancestors": [
             (name, view.session_url(name, tenant)) for name in task.get("ancestry") or ()
         ],
-        "session_url": None if session is None else view.session_url(task["sessionID"], tenant),
+        "session_url": view.session_url(task["sessionID"], tenant) if has_session else None,
         "is_active": task["status"] in ("pending", "running", "resumed"),
     }
 
 
-async def _shared(view: View, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[str, Any]:
+async def _shared(view: PageView, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[str, Any]:
     """Return the layers of a shared task; one that cannot be read says why."""
     task_id, shared = task["id"], verbs.shared
     executions = await _part(shared.executions.list(task_id, EXECUTIONS, None))
     items = [_execution(view, task, item) for item in executions.get("executions", ())]
     execution = await _chosen_execution(view, verbs, task)
-    locks = await view.scope.service.tasks.locks.statuses(view.scope.home_tenant)
+    locks = await view.scope.service.tasks.locks.statuses(view.caller.home_tenant)
     running = next((item for item in items if item["status"] == "running"), None)
     return {
         "logs": await _part(shared.newest_logs(task_id, LOG_LINES)),
@@ -80,7 +81,7 @@ async def _shared(view: View, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict
     }
 
 
-async def _files(view: View, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[str, Any]:
+async def _files(view: PageView, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[str, Any]:
     """Return the files of the folder that the address names, with their addresses."""
     task_id, tenant, folder = task["id"], task["tenant"], view.query("folder")
     page = await _part(verbs.shared.list_files(task_id, folder))
@@ -95,57 +96,57 @@ async def _files(view: View, verbs: AnyTaskVerbs, task: dict[str, Any]) -> dict[
     return {**page, "folder": folder, "up": up}
 
 
-async def _part(read: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def _part(read: Awaitable[View]) -> dict[str, Any]:
     """Return a layer of a task, or why it cannot be read: the others are shown all the same."""
     try:
-        return {"problem": None, **await read}
+        return {"problem": None, **(await read).to_json()}
     except PerdureError as error:
         return {"problem": error.message}
 
 
 async def _chosen_execution(
-    view: View, verbs: AnyTaskVerbs, task: dict[str, Any]
+    view: PageView, verbs: AnyTaskVerbs, task: dict[str, Any]
 ) -> dict[str, Any] | None:
     name = view.query("execution")
     if not name:
         return None
-    return _execution(view, task, await verbs.shared.executions.get(task["id"], name))
+    execution = await verbs.shared.executions.get(task["id"], name)
+    return _execution(view, task, execution.to_json())
 
 
-def _execution(view: View, task: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    name = item["executionId"]
+def _execution(view: PageView, task: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
+    name = item["executionID"]
     return {
         **item,
         "url": f"{task_url(view, task['id'], task['tenant'], execution=name)}#execution",
         "stop_url": task_url(view, task["id"], task["tenant"], "executions", name, "cancel"),
         "stream_url": task_url(view, task["id"], task["tenant"], "executions", name),
-        "started": instant_ms(item["startedAt"]),
     }
 
 
-def _with_urls(view: View, task: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
+def _with_urls(view: PageView, task: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
     """Return checkpoints with the addresses of their forms."""
     task_id, tenant = task["id"], task["tenant"]
     checkpoints = [
         {
             **item,
-            "taken": instant_ms(item["timestamp"]),
-            "diff_url": f"{task_url(view, task_id, tenant, checkpoint=item['id'])}#difference",
-            "restore_url": task_url(view, task_id, tenant, "checkpoints", item["id"], "restore"),
+            "diff_url": f"{task_url(view, task_id, tenant, checkpoint=name)}#difference",
+            "restore_url": task_url(view, task_id, tenant, "checkpoints", name, "restore"),
         }
         for item in page.get("checkpoints", ())
+        for name in [item["checkpointID"]]
     ]
     return {**page, "checkpoints": checkpoints}
 
 
-async def _difference(view: View, verbs: AnyTaskVerbs, task_id: str) -> dict[str, Any] | None:
+async def _difference(view: PageView, verbs: AnyTaskVerbs, task_id: str) -> dict[str, Any] | None:
     """Return what has changed since the checkpoint that the address names."""
     name = view.query("checkpoint")
     if not name:
         return None
     try:
-        return {"problem": None, **await verbs.shared.diff(task_id, name)}
+        return {"problem": None, **(await verbs.shared.diff(task_id, name)).to_json()}
     except NotFound:
         raise
     except PerdureError as error:
-        return {"checkpointId": name, "problem": error.message}
+        return {"checkpointID": name, "problem": error.message}

@@ -1,6 +1,5 @@
 """Page of all tasks: background agents and shared tasks, newest first."""
 
-from datetime import datetime
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -9,7 +8,8 @@ from perdure.core.roles import Permit
 from perdure.errors import Refused
 from perdure.runtime.sessions.task_lists import STATUSES
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
-from perdure.serve.ui.view import VIA, View
+from perdure.serve.ui.view import PageView
+from perdure.views.tasks import AnyTask
 
 PAGE: Final = 50
 
@@ -17,35 +17,27 @@ PAGE: Final = 50
 SIGNS: Final = {"error": "failed", "in_progress": "running", "resumed": "running"}
 
 
-def task_verbs(view: View) -> AnyTaskVerbs:
+def task_verbs(view: PageView) -> AnyTaskVerbs:
     """Return the verbs on tasks, as this person."""
-    return AnyTaskVerbs(view.scope.service, view.scope.tenant, view.person, VIA)
+    return AnyTaskVerbs(view.scope.service, view.caller)
 
 
-def task_row(view: View, task: dict[str, Any]) -> dict[str, Any]:
-    """Return a task with its address, its sign and its instants in ms."""
-    return {
-        "resumeCount": 0,
-        **task,
-        "url": task_url(view, task["id"], task["tenant"]),
-        "sign": SIGNS.get(task["status"], task["status"]),
-        "created": instant_ms(task["createdAt"]),
-        "updated": instant_ms(task["updatedAt"]),
-    }
+def task_row(view: PageView, task: AnyTask) -> dict[str, Any]:
+    """Return a task with its address and its sign."""
+    url = task_url(view, task.id, task.tenant)
+    more = {"url": url, "sign": SIGNS.get(task.status, task.status)}
+    return {"resumeCount": 0, **task.to_json(), **more}
 
 
-def task_url(view: View, task_id: str, tenant: str, *more: str, **query: str | int | None) -> str:
+def task_url(
+    view: PageView, task_id: str, tenant: str, *more: str, **query: str | int | None
+) -> str:
     """Return the address of a task; it names the tenant if this person sees several."""
     is_needed = bool(tenant) and not view.scope.is_scoped
     return view.url("tasks", task_id, *more, tenant=tenant if is_needed else None, **query)
 
 
-def instant_ms(text: str | None) -> int | None:
-    """Return an instant of a task in ms since 1970."""
-    return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-async def show_tasks(view: View) -> Response:
+async def show_tasks(view: PageView) -> Response:
     """Show tasks that match the filters of the address."""
     filters = {name: view.query(name) for name in ("kind", "status", "parent")}
     offset = _offset(view.query("offset"))
@@ -53,12 +45,12 @@ async def show_tasks(view: View) -> Response:
     page = await task_verbs(view).list({**chosen, "limit": PAGE, "offset": offset})
     following = offset + PAGE
     kept = {name: value for name, value in filters.items() if value}
-    has_more = following < page["count"]
+    has_more = following < page.count
     agents = view.scope.service.agents.all()
     return view.page(
         "tasks.html",
-        tasks=[task_row(view, task) for task in page["tasks"]],
-        total=page["count"],
+        tasks=[task_row(view, task) for task in page.tasks],
+        total=page.count,
         filters=filters,
         kinds=("background", "sandbox"),
         statuses=STATUSES,

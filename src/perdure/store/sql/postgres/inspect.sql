@@ -73,7 +73,10 @@ SELECT s.sid, s.id, s.kind, s.head, s.epoch, s.gone, s.holder,
 FROM stream s LEFT JOIN lease l ON l.sid = s.sid WHERE s.sid = ANY ($1::bigint[]);
 
 -- inspect_logs --
-SELECT sid, seq, type, at, data FROM record WHERE sid = ANY ($1::bigint[]) ORDER BY sid, seq;
+-- In an older schema, `checksum` is not the record's, but NULL.
+SELECT r.* FROM (SELECT NULL::bytea AS checksum) older CROSS JOIN LATERAL (
+    SELECT sid, seq, type, at, data, checksum FROM record WHERE sid = ANY ($1::bigint[])
+) r ORDER BY r.sid, r.seq;
 
 -- inspect_of_streams --
 SELECT sid, kind, key, version, data FROM entry WHERE sid = ANY ($1::bigint[])

@@ -94,11 +94,13 @@ WITH claimant AS MATERIALIZED (
         AS n (sid, head, epoch, holder, due, tries, gone)
     WHERE s.sid = n.sid AND (SELECT ok FROM same) RETURNING 1
 ), appended AS (
-    INSERT INTO record (sid, seq, type, at, data)
-    SELECT n.sid, n.seq, n.type, n.at, substring($27::bytea FROM n.start FOR n.size)
+    INSERT INTO record (sid, seq, type, at, data, checksum)
+    SELECT n.sid, n.seq, n.type, n.at, d.data,
+           record_checksum(n.sid, n.seq, n.type, n.at, d.data)
     FROM unnest($21::text::bigint[], $22::text::bigint[], $23::text::text[], $24::text::bigint[],
                 $25::text::int[], $26::text::int[])
         WITH ORDINALITY AS n (sid, seq, type, at, start, size, place)
+    CROSS JOIN LATERAL (SELECT substring($27::bytea FROM n.start FOR n.size) AS data) d
     WHERE (SELECT ok FROM same)
     ORDER BY n.place
     RETURNING 1
@@ -152,29 +154,49 @@ SELECT EXISTS (SELECT 1 FROM holder WHERE name = $1 AND until > (SELECT now FROM
 -- claim --
 -- Locks the holder's own row against a reap: claims of a removed holder could never be reaped. The
 -- table of leases only finds the streams; whether one is free and due is decided by its locked row.
--- A damaged row is left alone.
+-- A damaged row is left alone. Streams with $5 tries or more are suspects: at most $6 of them are
+-- claimed, those with the fewest tries and less than $7, or with $8 the first; for the others, streams
+-- behind them that are no suspects.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), alive AS MATERIALIZED (
     SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
 ), free AS MATERIALIZED (
-    SELECT s.sid, s.due FROM lease l JOIN stream s ON s.sid = l.sid
+    SELECT s.sid, s.due, s.tries FROM lease l JOIN stream s ON s.sid = l.sid
     WHERE l.kind = $2 AND l.holder IS NULL AND l.due <= (SELECT now FROM clock)
       AND s.holder IS NULL AND s.due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
       AND s.kind = $2
       AND (s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind))
     ORDER BY l.due LIMIT $3::bigint FOR NO KEY UPDATE OF s SKIP LOCKED
+), placed AS (
+    SELECT sid, due, tries,
+           row_number() OVER (PARTITION BY tries >= $5::bigint ORDER BY tries, due) AS place
+    FROM free
+), chosen AS MATERIALIZED (
+    SELECT sid, due FROM placed
+    WHERE tries < $5::bigint OR (place <= $6::bigint AND tries < $7::bigint)
+       OR ($8::boolean AND place = 1)
+), behind AS MATERIALIZED (
+    SELECT s.sid, s.due FROM lease l JOIN stream s ON s.sid = l.sid
+    WHERE l.kind = $2 AND l.holder IS NULL AND l.due <= (SELECT now FROM clock)
+      AND s.holder IS NULL AND s.due <= (SELECT now FROM clock)
+      AND s.kind = $2 AND s.tries < $5::bigint AND s.sid NOT IN (SELECT sid FROM chosen)
+      AND (s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind))
+    ORDER BY l.due
+    LIMIT CASE WHEN (SELECT count(*) FROM free) < $3::bigint THEN 0
+               ELSE $3::bigint - (SELECT count(*) FROM chosen) END
+    FOR NO KEY UPDATE OF s SKIP LOCKED
 ), claimed AS (
     UPDATE stream s
     SET holder = $1, epoch = s.epoch + 1, due = NULL, tries = s.tries + 1
-    FROM free WHERE s.sid = free.sid
+    FROM (TABLE chosen UNION ALL TABLE behind) AS free WHERE s.sid = free.sid
     RETURNING s.id, s.epoch, s.head, s.tries, free.due
 )
 SELECT a.name, (SELECT now FROM clock), t.id, t.epoch, t.head, t.tries
 FROM alive a LEFT JOIN claimed t ON true ORDER BY t.due;
 
 -- claim_these --
--- Claims those of the named streams that are due and free, locked in the order of ids, as batches
+-- Claims those of the named streams that are due, free and tried less often than $5, locked in the order of ids, as batches
 -- lock them. Returns the columns of claim, and whether any holder has expired.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -182,7 +204,7 @@ WITH clock AS MATERIALIZED (
     SELECT name FROM holder WHERE name = $1 AND until > (SELECT now FROM clock) FOR KEY SHARE
 ), free AS MATERIALIZED (
     SELECT sid FROM stream
-    WHERE id = ANY ($3::text[]) AND kind = $2 AND holder IS NULL
+    WHERE id = ANY ($3::text[]) AND kind = $2 AND holder IS NULL AND tries < $5::bigint
       AND due <= (SELECT now FROM clock) AND EXISTS (SELECT 1 FROM alive)
       AND (checksum IS NULL OR checksum = stream_checksum(sid, id, kind))
     ORDER BY id FOR NO KEY UPDATE
@@ -299,6 +321,7 @@ WHERE pulse IS NOT NULL AND NOT EXISTS (
 -- read --
 SELECT s.head, s.holder, s.due, s.tries, s.gone,
        s.checksum IS NULL OR s.checksum = stream_checksum(s.sid, s.id, s.kind),
+       r.checksum = record_checksum(r.sid, r.seq, r.type, r.at, r.data),
        r.type, r.data, r.at, r.seq, r.pos
 FROM stream s LEFT JOIN record r ON r.sid = s.sid AND r.seq > $2 AND r.seq <= $3
 WHERE s.id = $1 ORDER BY r.seq;

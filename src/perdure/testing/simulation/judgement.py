@@ -1,0 +1,179 @@
+"""Judgement of what is left when a simulated fleet has come to rest."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from perdure.store.base import Entry
+from perdure.store.memory import MemoryStore
+from perdure.testing.simulation.log import RawLog, session_of
+from perdure.testing.simulation.oracle import Oracle, Problem
+
+Found = Iterator[tuple[str, str]]  # a guarantee, and how it was broken
+
+FINAL: Final = ("completed", "failed", "cancelled")
+MOVING: Final = ("pending", "running")
+_STARTS: Final = ("agent_start", "tool_started", "agent_changed", "retry")
+
+
+def judge(oracle: Oracle, memory: MemoryStore, *, has_one_clock: bool) -> None:
+    """Add what the logs and entries at the end say; deadlines only if no clock was set."""
+    for stream, log in oracle.logs.items():
+        checks = (_turns, _calls, _epochs, _cancels, _growth, _keys, _decisions)
+        for check in checks:
+            for guarantee, text in check(log):
+                oracle.find(guarantee, session_of(stream), text, log)
+        if has_one_clock:
+            for text in _early_expiries(log):
+                oracle.find("G9", session_of(stream), text, log)
+    _check_entries(oracle, memory)
+    _check_mail(oracle, memory)
+    feed = [(record.stream, record.type) for record in memory._feed]  # noqa: SLF001 - all at once
+    if feed != oracle.feed:
+        oracle.problems.append(Problem("G9", "", "the feed is not the commits in their order"))
+
+
+def _turns(log: RawLog) -> Found:
+    turns = [data["turn"] for data in log.of("assistant")]
+    if turns != list(range(1, len(turns) + 1)):
+        yield "G2", f"the turns are {turns}"
+
+
+def _calls(log: RawLog) -> Found:
+    calls = {data["id"]: data["tool"] for data in log.of("tool_call")}
+    results = Counter(d["toolCallId"] for d in log.of("tool_result") if not d.get("replaces"))
+    for call, number in results.items():
+        if call not in calls:
+            yield "G4", f"call {call} has a result and was never requested"
+        elif number > 1:
+            yield "G4", f"{calls[call]} (call {call}) has {number} results"
+    if log.is_over and not log.is_fork and not any(log.of("agent_error", "cancelled")):
+        for call in calls.keys() - results.keys():
+            yield "G9", f"{calls[call]} (call {call}) has no result, and the run is over"
+
+
+def _epochs(log: RawLog) -> Found:
+    epochs = [data["epoch"] for data in log.of("tool_started")]
+    if epochs != sorted(epochs):
+        yield "G5", f"tools started under the epochs {epochs}"
+
+
+def _cancels(log: RawLog) -> Found:
+    is_cancelled = False
+    for row in log:
+        is_cancelled = row.type == "cancelled" or (is_cancelled and row.type != "user")
+        if is_cancelled and row.type == "tool_started":
+            yield "G5", f"call {row.data['id']} starts after the run was cancelled"
+
+
+def _growth(log: RawLog) -> Found:
+    """Drives leave a record of their start only with something else, and a call few records."""
+    starts = sum(row.type == "agent_start" for row in log)
+    if starts > len(log) - sum(row.type in _STARTS for row in log) + _attempts(log):
+        yield "G10", f"{starts} starts of drives in a log of {len(log)} records"
+    per_call = Counter(d["callID"] for d in log.of("pending", "settled") if d.get("callID"))
+    for call, number in per_call.items():
+        if number > 12 + 2 * _attempts(log):
+            yield "G10", f"call {call} has {number} records of what it waits for"
+
+
+def _attempts(log: RawLog) -> int:
+    return sum(row.type in ("tool_started", "retry") for row in log)
+
+
+def _keys(log: RawLog) -> Found:
+    keys = Counter(data["key"] for data in log.of("user") if data.get("key"))
+    for key, number in keys.items():
+        if number > 1:
+            yield "G1", f"the message with key {key} is recorded {number} times"
+
+
+def _decisions(log: RawLog) -> Found:
+    decided = Counter(data["pendingID"] for data in log.of("decision"))
+    for pending in log.of("pending"):
+        if pending["kind"] == "approval" and decided[pending["pendingID"]] > 1:
+            number = decided[pending["pendingID"]]
+            yield "G4", f"the approval of {pending['tool']} has {number} decisions"
+
+
+def _early_expiries(log: RawLog) -> Iterator[str]:
+    deadlines: dict[str, int] = {}
+    for row in log:
+        data = row.data
+        if row.type in ("pending", "progress") and data.get("expiresAt") is not None:
+            deadlines[data["pendingID"]] = data["expiresAt"]
+        if row.type == "settled" and data["status"] == "expired":
+            deadline = deadlines.get(data["pendingID"], 0)
+            if not 0 < deadline <= row.at:
+                yield f"call {data['callID']} expired at {row.at}, its deadline is {deadline}"
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def session_entries(memory: MemoryStore) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    """Yield the entries of sessions with their data, the defaults of the state included."""
+    for entry in memory._tables.entries.get("session", {}).values():  # noqa: SLF001 - at one moment
+        yield entry, {"state": "pending", "head": 0, "turns": 0, **msgspec.json.decode(entry.data)}
+
+
+def is_at_rest(memory: MemoryStore, within_ms: int) -> bool:
+    """Return whether no session moves, or will within this time."""
+    tables, soon = memory._tables, memory.now() + within_ms  # noqa: SLF001 - at one moment
+    for entry, data in session_entries(memory):
+        row = tables.streams[entry.stream]
+        is_due = row.due is not None and row.due <= soon
+        if not row.gone and (row.holder is not None or is_due or data["state"] in MOVING):
+            return False
+    return True
+
+
+def _check_entries(oracle: Oracle, memory: MemoryStore) -> None:
+    for entry, data in session_entries(memory):
+        log, session = oracle.logs.get(entry.stream, RawLog()), session_of(entry.stream)
+        row = memory._tables.streams[entry.stream]  # noqa: SLF001 - at one moment
+        if row.gone or log.is_fork:
+            continue
+        for text in _entry_differences(data, log):
+            oracle.find("G9", session, text, log)
+        if row.holder is not None:
+            oracle.find("G9", session, f"{row.holder} holds it, and nothing moves", log)
+    for entry in memory._tables.entries.get("pending", {}).values():  # noqa: SLF001
+        log = oracle.logs.get(entry.stream, RawLog())
+        call = msgspec.json.decode(entry.data).get("callID", "")
+        if entry.state == "open" and call and log.of_call(call, "tool_result"):
+            text = f"call {call} has a result, and its entry is open"
+            oracle.find("G4", session_of(entry.stream), text, log)
+        elif entry.state == "open" and log.is_over:
+            text = f"the run is over, and call {call} is still open"
+            oracle.find("G9", session_of(entry.stream), text, log)
+
+
+def _entry_differences(data: dict[str, Any], log: RawLog) -> Iterator[str]:
+    turns = sum(row.type == "assistant" for row in log)
+    if (data["state"] in FINAL) != log.is_over and data["state"] not in MOVING:
+        yield f"its entry says {data['state']}, and its log differs"
+    if data["state"] in MOVING:
+        yield f"it rests as {data['state']} (problem: {data.get('problem')})"
+    if data["head"] > len(log):
+        yield f"its entry knows {data['head']} records, and its log has {len(log)}"
+    if data["state"] == "completed" and data["turns"] != turns:
+        yield f"its entry counts {data['turns']} turns, and its log {turns}"
+
+
+def _check_mail(oracle: Oracle, memory: MemoryStore) -> None:
+    delivered: Counter[str] = Counter()
+    for log in oracle.logs.values():
+        if not log.is_fork:
+            for data in log.of("user", "tool_result"):
+                delivered.update(data.get("mail", ()))
+    for mail, number in delivered.items():
+        if number > 1:
+            oracle.find("G9", "", f"mail {mail} was delivered {number} times")
+    states = {entry.stream: data["state"] for entry, data in session_entries(memory)}
+    for entry in memory._tables.entries.get("mail", {}).values():  # noqa: SLF001
+        if entry.state == "open" and states.get(entry.stream) == "completed":
+            text = f"mail {entry.key} is not delivered"
+            oracle.find("G9", session_of(entry.stream), text, oracle.logs.get(entry.stream))

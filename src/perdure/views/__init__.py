@@ -1,0 +1,1 @@
+"""Views: the public values that Python, HTTP, the command line and clients show the same way."""

@@ -1,0 +1,17 @@
+"""Closed sets of words that the log, the API and the command line share. Imports nothing heavy."""
+
+from typing import Final, Literal
+
+MAX_ID: Final = 200  # characters of an id or a name
+
+RunState = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+CallKind = Literal["tool", "approval", "question", "child", "timer"]
+DecisionKind = Literal["approve", "edit", "deny", "respond"]
+# What a caller may do about an open call.
+Act = Literal["approve", "edit", "deny", "respond", "result", "error", "cancel"]
+ReplyWord = Literal["approve", "deny"]  # a decision in a word
+Audience = Literal["people", "machines"]  # whom a call waits for
+PendingStatus = Literal["waiting", "processing", "completed", "failed", "expired", "cancelled"]
+StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
+OnCrash = Literal["tell", "retry", "ask"]
+Role = Literal["viewer", "submitter", "approver", "operator", "admin"]
