@@ -10,6 +10,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from perdure.store.base import Gone, NoStream, Put, Record, Write
+from perdure.store.sqlite import reads
 from perdure.store.sqlite.reads import SMALL
 from perdure.store.sqlite.store import SqliteStore
 
@@ -61,6 +62,7 @@ SMALL_ONES: dict[str, Callable[[SqliteStore], Any]] = {
     "what is due": lambda store: store.find("k", due_before=9, limit=1000),
     "the feed": lambda store: store.tail("", limit=SMALL.rows),
     "the feed's end": lambda store: store.tail("$"),
+    "a census of few rows": lambda store: store.census(["k"]),
 }
 LONG_ONES: dict[str, Callable[[SqliteStore], Any]] = {
     "a long stream": lambda store: store.read("long"),
@@ -87,6 +89,14 @@ async def test_what_may_take_long_is_left_to_a_thread(
 ) -> None:
     await ask(full)
     assert hops == ["_run_query"]
+
+
+async def test_a_census_of_many_rows_is_left_to_a_thread(
+    full: SqliteStore, hops: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "COUNTED_ROWS", MANY)
+    census = await full.census(["k"])
+    assert (sum(census.entries.values()), hops) == (MANY + 2, ["_run_query"])
 
 
 @pytest.mark.parametrize("ask", SMALL_ONES.values(), ids=SMALL_ONES)

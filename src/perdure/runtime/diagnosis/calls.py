@@ -23,7 +23,7 @@ from perdure.runtime.diagnosis.steps import call_steps, worker_step
 from perdure.runtime.diagnosis.texts import arguments_text, call_text, line, plural
 from perdure.views.base import bind, bound
 from perdure.views.calls import PendingCall
-from perdure.views.findings import Finding
+from perdure.views.findings import Finding, Step
 from perdure.views.literals import Act, CallKind
 
 _CODES: Final[dict[CallKind, str]] = {
@@ -51,8 +51,11 @@ def diagnosed(call: PendingCall, problem: PerdureError | None) -> PendingCall:
 
 def narrowed(record: PendingRecord, problem: PerdureError | None) -> PendingRecord:
     """Return the record of a call without the decisions that its problem would refuse."""
-    kinds = tuple(kind for kind in record.allowed_decisions if kind not in _refused(problem))
-    if not kinds or kinds == record.allowed_decisions:
+    refused = _refused(problem)
+    if refused.isdisjoint(record.allowed_decisions):
+        return record
+    kinds = tuple([kind for kind in record.allowed_decisions if kind not in refused])
+    if not kinds:
         return record
     return replace(record, policy=replace(record.policy or NO_POLICY, allowed_decisions=kinds))
 
@@ -75,21 +78,16 @@ def call_findings(
     """
     if call.status not in OPEN_STATUSES:
         return (_settled(call),)
-    findings = [
-        Finding(
-            code=_CODES[call.kind],
-            severity="waiting",
-            subject=call.id,
-            text=call_sentence(_words(call)),
-            missing=_missing(call),
-        )
-    ]
-    if problem is not None:
-        findings.insert(0, _problem_finding(call, problem))
     steps = call_steps(call.id, call.kind, can, _changes(problem))
-    if problem is not None and problem.code == OVERDUE:
-        steps = (worker_step(), *steps)
-    return (replace(findings[0], steps=steps), *findings[1:])
+    waiting = Finding(
+        code=_CODES[call.kind],
+        severity="waiting",
+        subject=call.id,
+        text=call_sentence(_words(call)),
+        missing=_missing(call),
+        steps=steps if problem is None else (),
+    )
+    return (waiting,) if problem is None else (_problem_finding(call, problem, steps), waiting)
 
 
 def _refused(problem: PerdureError | None) -> frozenset[Act]:
@@ -110,7 +108,7 @@ def _changes(problem: PerdureError | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item["name"].partition(".")[0] for item in items))
 
 
-def _problem_finding(call: PendingCall, problem: PerdureError) -> Finding:
+def _problem_finding(call: PendingCall, problem: PerdureError, steps: tuple[Step, ...]) -> Finding:
     subject = f"{line(call.tool)} of session {line(call.session_id)}"
     notes = [line(problem.hint, 300)] if problem.hint and problem.code != ARGS_INVALID else []
     text = "\n".join((f"{subject} ({call.id}): {line(problem.message, 300)}", *notes))
@@ -121,6 +119,7 @@ def _problem_finding(call: PendingCall, problem: PerdureError) -> Finding:
         subject=call.id,
         text=text,
         missing=missing,
+        steps=(worker_step(), *steps) if problem.code == OVERDUE else steps,
     )
 
 

@@ -14,6 +14,7 @@ _HARMFUL: Final = re.compile(
 )
 _LONGEST_VALUE: Final = 60
 _LONGEST_ARGS: Final = 120
+_encode: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 def clean(text: str) -> str:
@@ -25,7 +26,10 @@ def clean(text: str) -> str:
 
 def line(text: str, longest: int = 0) -> str:
     """Return the text in one line, cut if it is longer."""
-    flat = " ".join(clean(text).split())
+    if text.isprintable() and "  " not in text:
+        flat = text.strip(" ")
+    else:
+        flat = " ".join(clean(text).split())
     return flat if not longest or len(flat) <= longest else f"{flat[: longest - 1]}…"
 
 
@@ -44,7 +48,9 @@ def arguments_text(args: Mapping[str, Any] | None) -> str:
 
 def value_text(value: Any) -> str:
     """Return a JSON value as text; a string without quotes."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else _encode(value)
 
 
 def value_line(value: Any, longest: int = 200) -> str:

@@ -104,7 +104,7 @@ async def pending_page(
     """
     order = ORDERS[sort]
     matches: list[tuple[Entry, PendingRecord]] = []
-    size, count = max(limit, _SMALLEST), 0
+    size, count = limit if pending_filter.is_by_listing else max(limit, _SMALLEST), 0
     while True:
         missing = limit - len(matches)
         page = await listed_page(store, "pending", pending_filter.listings, order, after, size)
