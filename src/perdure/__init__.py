@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from perdure.runtime.sessions.handle import Session
     from perdure.runtime.sessions.task import Task
     from perdure.runtime.tools.tool import Tool, tool
-    from perdure.runtime.values import Context, File
+    from perdure.runtime.values import Context
     from perdure.serve.assembly import asgi
     from perdure.views.calls import Decision, PendingCall
     from perdure.views.events import Delta, Event
     from perdure.views.sessions import Result
+    from perdure.views.values import File
 
 _HOMES = {
     "Agent": "perdure.runtime.agents.agent",
@@ -30,7 +31,7 @@ _HOMES = {
     "Decision": "perdure.views.calls",
     "Delta": "perdure.views.events",
     "Event": "perdure.views.events",
-    "File": "perdure.runtime.values",
+    "File": "perdure.views.values",
     "InputRequired": "perdure.runtime.requests",
     "PerdureError": "perdure.errors",
     "NotFound": "perdure.errors",

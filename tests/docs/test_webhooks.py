@@ -14,9 +14,9 @@ from tests.support.paths import ROOT
 from tests.support.receiver import Receiver, receiving
 from tests.support.server import Server
 
-from perdure.core.durations import format_ms
 from perdure.core.webhooks.deliveries import BACK_OFF_S, LIMIT_MS, MAX_REFUSALS, TYPES
 from perdure.core.webhooks.signatures import derive_secret, verify
+from perdure.views.durations import format_ms
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

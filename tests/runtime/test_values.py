@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.errors import Refused
-from perdure.runtime.values import Context, File, parse_duration
+from perdure.runtime.values import Context
 from perdure.views.base import bind
 from perdure.views.calls import CallTimes, Decision, PendingCall
+from perdure.views.values import File, parse_duration
 
 
 def pending(**fields: Any) -> PendingCall:

@@ -15,7 +15,7 @@ from tests.soak.processes import EVERYBODY, Fleet, Place
 from tests.soak.world import World
 
 from perdure import Runtime
-from perdure.runtime.values import parse_duration
+from perdure.views.values import parse_duration
 
 AT_WORK = ("pending", "running", "waiting")
 SIGNALS = {"SIGKILL": 12, "SIGSTOP": 3, "SIGTERM": 2}

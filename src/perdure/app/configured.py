@@ -21,10 +21,10 @@ from perdure.runtime.tasks.hooks import HookRegistry, hook_type
 from perdure.runtime.tasks.service import TaskOptions
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.tool import Tool, as_tool
-from perdure.runtime.values import parse_duration
 from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.views.values import parse_duration
 
 
 def agents_from(config: Config) -> list[Agent[Any]]:

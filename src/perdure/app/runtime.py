@@ -64,7 +64,6 @@ from perdure.runtime.tasks.service import Tasks, task_options
 from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
-from perdure.runtime.values import Content, parse_duration
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
 from perdure.store.base import Clock, Store
@@ -73,6 +72,7 @@ from perdure.views.calls import PendingCall
 from perdure.views.events import Event
 from perdure.views.literals import Role
 from perdure.views.sessions import Result
+from perdure.views.values import Content, parse_duration
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from perdure.core.session.children import TASK_STATUSES
 from perdure.errors import Refused
 from perdure.runtime.agents.delegation import is_blank, parameter_missing, parse_timeout
 from perdure.runtime.tasks.values import iso
-from perdure.runtime.values import Content
 from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS
+from perdure.views.values import Content
 
 
 class BackgroundManager:

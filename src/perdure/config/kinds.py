@@ -10,12 +10,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from perdure.config.problems import quoted_list
-from perdure.core.durations import duration_ms
 from perdure.core.host_names import host_name_of
 from perdure.core.session.permissions import parse_rule
 from perdure.core.sizes import parse_size
 from perdure.core.text import NAME, did_you_mean
 from perdure.errors import Refused
+from perdure.views.durations import duration_ms
 
 MODEL_NAME: Final = re.compile(r"[^\s:]+:\S+")  # provider:model
 _OBJECT: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")

@@ -8,6 +8,14 @@ log; nothing is stored for it:
     session = await restore_reasoning_state(other_rt, elsewhere)
 """
 
+from perdure.core.execution_states.state import (
+    ExecutionState,
+    ReasoningStateSnapshot,
+    ToolCall,
+    capture_execution_state,
+    deserialize_execution_state,
+    serialize_execution_state,
+)
 from perdure.hitl.metadata import (
     clear_execution_state_from_session,
     get_session_metadata,
@@ -16,14 +24,6 @@ from perdure.hitl.metadata import (
     update_session_metadata,
 )
 from perdure.hitl.restore import restore_reasoning_state
-from perdure.hitl.state import (
-    ExecutionState,
-    ReasoningStateSnapshot,
-    ToolCall,
-    capture_execution_state,
-    deserialize_execution_state,
-    serialize_execution_state,
-)
 from perdure.hitl.tasks import (
     TaskStatus,
     approval_request,

@@ -1,8 +1,8 @@
 """Access to an open runtime for the functions of this package."""
 
 from perdure.app import Runtime, is_open, service_of, tenant_of
+from perdure.core.execution_states.state import check_session_id
 from perdure.errors import StoreError
-from perdure.hitl.state import check_session_id
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.service import Service
 

@@ -5,32 +5,32 @@ until it is cleared, its run has ended, or its run has paused for another call.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from perdure.app import Runtime
-from perdure.core.log.events import PENDING_EXECUTIONS, ToolCall
-from perdure.errors import NotFound, Refused
-from perdure.hitl.access import open_service, session_ref
-from perdure.hitl.state import (
+from perdure.core.execution_states.paused import expired_state
+from perdure.core.execution_states.state import (
     ExecutionState,
     SecretNames,
-    parse_state,
     redact_state,
     serialize_execution_state,
 )
-from perdure.hitl.state_view import RunSettings, expired_state, paused_state
+from perdure.core.log.events import PENDING_EXECUTIONS, ToolCall
+from perdure.errors import NotFound, Refused
+from perdure.hitl.access import open_service, session_ref
 from perdure.runtime.records.content import check_size
-from perdure.runtime.records.entries import SessionEntry, SessionRef
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log
+from perdure.runtime.sessions.execution_states import (
+    parse_stored_state,
+    run_settings,
+    session_metadata,
+    stored_state,
+    stored_states,
+)
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.sessions.verbs.sessions import SessionVerbs
-from perdure.views.sessions import PausedState
 
 Metadata = dict[str, Any]
-
-_CORRUPT: Final = "STATE_CORRUPT"
 
 
 async def save_execution_state_to_session(
@@ -48,7 +48,7 @@ async def save_execution_state_to_session(
     stored = stored_state(redact_state(state, secret_names))
 
     def add(metadata: Metadata) -> Metadata:
-        return {PENDING_EXECUTIONS: {**_stored_states(metadata), task_id: stored}}
+        return {PENDING_EXECUTIONS: {**stored_states(metadata), task_id: stored}}
 
     await _change(rt, session_id, add)
 
@@ -65,9 +65,9 @@ async def load_execution_state_from_session(
     """
     service, entry = await _session(rt, session_id)
     metadata = await session_metadata(service, entry, secrets=secrets)
-    if task_id not in _stored_states(metadata):
+    if task_id not in stored_states(metadata):
         log = await service.log(entry)
-        settings = _run_settings(service, log.state.agent)
+        settings = run_settings(service, log.state.agent)
         expired = expired_state(log.events, entry.record.id, task_id, settings)
         if expired is not None:
             return expired if secrets else redact_state(expired)
@@ -75,7 +75,7 @@ async def load_execution_state_from_session(
         raise _not_found(f"no execution state found for task {task_id}")
     if PENDING_EXECUTIONS not in metadata:
         raise _not_found("no pending executions in session")
-    states = _stored_states(metadata)
+    states = stored_states(metadata)
     if task_id not in states:
         raise _not_found(f"execution state not found for task {task_id}")
     return parse_stored_state(states[task_id])
@@ -86,7 +86,7 @@ async def clear_execution_state_from_session(rt: Runtime, session_id: str, task_
 
     def remove(metadata: Metadata) -> Metadata:
         try:
-            states = _stored_states(metadata)
+            states = stored_states(metadata)
         except Refused:
             return {}  # not in our format: left unchanged
         if states.pop(task_id, None) is None:
@@ -114,66 +114,6 @@ async def get_session_metadata(rt: Runtime, session_id: str) -> Metadata:
     return await session_metadata(*await _session(rt, session_id))
 
 
-async def session_metadata(
-    service: Service, entry: SessionEntry, *, secrets: bool = False
-) -> Metadata:
-    """Return the same for a session entry."""
-    log = await service.log(entry)
-    metadata = dict(log.state.metadata)
-    state = _computed_state(service, log, entry.record.id)
-    if state is None:
-        return metadata
-    state = state if secrets else redact_state(state)
-    computed = stored_state(state, seq=log.state.head, at=log.state.updated_at)
-    states = _stored_states(metadata)
-    if not _is_of_pause(states.get(state.task_id), state):
-        states[state.task_id] = computed
-    return {**metadata, PENDING_EXECUTIONS: states}
-
-
-def _is_of_pause(stored: Any, state: ExecutionState) -> bool:
-    """Return whether a stored state was saved at the pause that this state describes."""
-    try:
-        call = None if stored is None else parse_stored_state(stored).pending_tool_call
-    except Refused:
-        return True  # damaged: loading it says so
-    now = state.pending_tool_call
-    return stored is not None and (call is None or now is None or call.id == now.id)
-
-
-async def pause_state(service: Service, verbs: SessionVerbs, session_id: str) -> PausedState:
-    """Return a session's open calls as its caller sees them, and the states of its paused runs.
-
-    `age` is how long it has been waiting, in ms.
-    """
-    result = await verbs.get(session_id)
-    entry = await service.get(SessionRef(result.tenant, session_id))
-    metadata = await session_metadata(service, entry)
-    now = service.now()
-    return PausedState(
-        session_id=result.session_id,
-        state=result.state,
-        pending=result.pending,
-        pending_executions=metadata.get(PENDING_EXECUTIONS, {}),
-        age=now - min((call.time.created for call in result.pending), default=now),
-    )
-
-
-def _computed_state(service: Service, log: Log, session_id: str) -> ExecutionState | None:
-    """Return the state of the run that is paused in a log, with its secrets."""
-    settings = _run_settings(service, log.state.agent)
-    return paused_state(log.events, log.state, session_id, settings)
-
-
-def _run_settings(service: Service, name: str) -> RunSettings | None:
-    """Return the settings of an agent; None if it is not known here."""
-    agent = service.agents.find(name)
-    if agent is None:
-        return None
-    names = tuple(sub.name for sub in agent.sub_agents)
-    return RunSettings(names, agent.agent.show_thinking)
-
-
 def _secret_names(service: Service, log: Log, agent_name: str) -> SecretNames:
     """Return the secret arguments of calls: as the session recorded them, and as tools say."""
     calls = [item.event for item in log.events if isinstance(item.event, ToolCall)]
@@ -185,37 +125,6 @@ def _secret_names(service: Service, log: Log, agent_name: str) -> SecretNames:
         return {*recorded.get(call_id, ()), *(() if tool is None else tool.hidden_arguments)}
 
     return secret_names
-
-
-def stored_state(state: ExecutionState, **checkpoint: Any) -> Metadata:
-    """Return a state as session metadata holds it."""
-    data = msgspec.json.decode(serialize_execution_state(state))
-    return {
-        "execution_state": data,
-        "pending_tool_call": data["pending_tool_call"],
-        "checkpoint_data": {"version": data["version"], **checkpoint},
-    }
-
-
-def parse_stored_state(value: Any) -> ExecutionState:
-    """Return the state of a value of `pending_executions`, which may be the state itself."""
-    if isinstance(value, Mapping) and "execution_state" in value:
-        inner = value["execution_state"]
-        if isinstance(inner, Mapping):
-            call = value.get("pending_tool_call")
-            return parse_state({"pending_tool_call": call, **inner})
-    return parse_state(value)
-
-
-def _stored_states(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    states = metadata.get(PENDING_EXECUTIONS, {})
-    if not isinstance(states, Mapping):
-        raise Refused(
-            "invalid pending_executions format",
-            code=_CORRUPT,
-            hint=f"remove it: update_session_metadata(rt, id, {{{PENDING_EXECUTIONS!r}: None}})",
-        )
-    return dict(states)
 
 
 def _not_found(text: str) -> NotFound:

@@ -5,6 +5,13 @@ from typing import Any
 import msgspec
 
 from perdure.app import Runtime
+from perdure.core.execution_states.messages import message_events
+from perdure.core.execution_states.state import (
+    ExecutionState,
+    ToolCall,
+    check_unredacted,
+    redact_state,
+)
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
 from perdure.core.pending.answers import check_question
@@ -12,8 +19,6 @@ from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
 from perdure.errors import Conflict, Refused
 from perdure.hitl.access import open_service, session_ref
-from perdure.hitl.messages import message_events
-from perdure.hitl.state import ExecutionState, ToolCall, check_unredacted, redact_state
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.ids import secret_id
 from perdure.runtime.records.entries import SessionEntry, SessionRef

@@ -18,7 +18,7 @@ from perdure.pending.access import Call, Calls, call_json, session_entry, settle
 from perdure.runtime.ids import secret_id
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.tools.tool import DEFERRED_TIMEOUT_MS
-from perdure.runtime.values import Duration, parse_duration
+from perdure.views.values import Duration, parse_duration
 
 _RESULT_KEYS: Final = ("title", "output", "metadata")
 

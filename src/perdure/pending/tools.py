@@ -26,8 +26,9 @@ from perdure.runtime.sessions.handle import Session
 from perdure.runtime.tools.invoke import invoke
 from perdure.runtime.tools.outputs import Deferred, parse_deferred
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.values import Context, Duration, parse_duration
+from perdure.runtime.values import Context
 from perdure.views.events import Delta
+from perdure.views.values import Duration, parse_duration
 
 AGENT: Final = "async-tools"  # owns the sessions of the calls that `execute` starts
 

@@ -1,67 +1,15 @@
-"""Values of the public API: files, durations, and the context of a tool."""
+"""Context of a running tool."""
 
-import mimetypes
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from perdure.core.durations import duration_ms
 from perdure.errors import Refused
 from perdure.views.calls import COMPLETED, Decision, PendingCall
 
-Duration = str | float | timedelta
-
 D_co = TypeVar("D_co", covariant=True, default=Any)
-
-
-def parse_duration(value: Duration) -> int:
-    """Return whole milliseconds of a duration: seconds, text such as `"1h30m"`, or a timedelta."""
-    return duration_ms(value.total_seconds() if isinstance(value, timedelta) else value)
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file in a message or a tool result: its bytes, or a URL that perdure never fetches."""
-
-    media_type: str
-    data: bytes | None = field(default=None, repr=False)
-    url: str | None = None
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.data is None) == (self.url is None):
-            raise Refused(
-                "a File has either data or a url",
-                code="FILE_INVALID",
-                hint="pass exactly one of data= and url=",
-            )
-        if "/" not in self.media_type:
-            raise Refused(
-                f"{self.media_type!r} is not a media type",
-                code="FILE_INVALID",
-                hint="write it as in image/png",
-            )
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Read the file at a path; its media type is guessed from its name."""
-        source = Path(path)
-        return cls(_media_type(source.name), data=source.read_bytes(), name=source.name)
-
-
-Content = str | File | Sequence[str | File]
-
-
-def _media_type(name: str) -> str:
-    guess, encoding = mimetypes.guess_type(name, strict=False)
-    if encoding is not None:  # the guess is for the content of a .tar.gz, not for its bytes
-        return "application/gzip" if encoding == "gzip" else "application/octet-stream"
-    return guess or "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

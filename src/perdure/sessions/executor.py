@@ -12,7 +12,6 @@ from perdure.runtime.agents.agent import Agent
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.create import SessionNames
-from perdure.runtime.values import Content
 from perdure.sessions.recorded_session import RecordedSession, answer_cut_off_calls
 from perdure.sessions.storage import FilesystemStorage, NoOpStorage, SessionStorage
 from perdure.sessions.store_storage import StoreStorage
@@ -20,6 +19,7 @@ from perdure.sessions.todos import TodoManager
 from perdure.store.base import Store
 from perdure.store.memory import MemoryStore
 from perdure.views.sessions import Result
+from perdure.views.values import Content
 
 
 def store_for(storage: SessionStorage) -> str | Store:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.runtime.tasks.hooks import PRIORITY, Hook, HookRegistry
-from perdure.runtime.values import Duration
+from perdure.views.values import Duration
 
 # Sync or async functions, whose result does not matter.
 AgentHook = Callable[[str, str], object]  # task id, agent id

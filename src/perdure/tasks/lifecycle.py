@@ -21,10 +21,10 @@ from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import Task, TaskConfig, TaskResult, public_task
 from perdure.runtime.tasks.workspace_files import FolderEntry
-from perdure.runtime.values import Duration
 from perdure.tasks.access import open_tasks, task_ref
 from perdure.tasks.executions import TaskCommand
 from perdure.tasks.hooks import TaskLifecycleHooks
+from perdure.views.values import Duration
 
 
 class TaskLifecycle:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from perdure.runtime.values import Duration, parse_duration
+from perdure.views.values import Duration, parse_duration
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 

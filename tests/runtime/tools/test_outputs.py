@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from perdure.errors import ToolError
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
-from perdure.runtime.values import File
+from perdure.views.values import File
 
 PNG = File("image/png", data=b"\x89PNG", name="chart.png")
 

@@ -21,10 +21,10 @@ from perdure.cli.terminal.findings import call_step_lines, problem_code, session
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, age, line, value_text
-from perdure.core.durations import duration_ms
 from perdure.errors import NotFound, Refused
 from perdure.runtime.ids import new_id
-from perdure.runtime.values import Content, File
+from perdure.views.durations import duration_ms
+from perdure.views.values import Content, File
 
 TIMED_OUT: Final = 6
 WAITING: Final = 8

@@ -20,14 +20,14 @@ from perdure.cli.terminal.terminal import (
     usage_text,
     value_text,
 )
-from perdure.core.durations import duration_ms
 from perdure.core.log.events import PENDING_EXECUTIONS
 from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt, NotFound
 from perdure.hitl import ExecutionState
-from perdure.hitl.metadata import parse_stored_state
 from perdure.runtime.diagnosis.events import event_text
+from perdure.runtime.sessions.execution_states import parse_stored_state
 from perdure.views.base import instant
+from perdure.views.durations import duration_ms
 
 _MOST_LINES: Final = 30
 _LONGEST: Final = 160

@@ -8,14 +8,12 @@ from perdure.app import Runtime, service_of, tenant_of
 from perdure.cli.backend.shapes import Json, Options, item_json
 from perdure.cli.settings import login_name
 from perdure.core.roles import Principal
-from perdure.hitl.metadata import pause_state
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.calls import SettledCall
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.runtime.values import Content
 from perdure.views.bodies import (
     ApproveBody,
     ApproveItem,
@@ -25,6 +23,7 @@ from perdure.views.bodies import (
     ResultIn,
 )
 from perdure.views.literals import Role
+from perdure.views.values import Content
 
 VIA: Final = "cli"
 ROLE: Final[Role] = "admin"  # of a person who can open the store: as on a server without tokens
@@ -207,8 +206,7 @@ class LocalSession:
 
     async def state(self) -> Json:
         """Return the execution states of its paused runs."""
-        service = service_of(self.backend.runtime)
-        return (await pause_state(service, self.backend.verbs, self.id)).to_json()
+        return (await self.backend.verbs.paused(self.id)).to_json()
 
     async def permissions(self) -> list[Json]:
         """Return the permissions that approvers granted for the rest of it."""

@@ -15,8 +15,8 @@ from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
 from perdure.client.tasks import RemoteTasks
 from perdure.errors import ConfigError, PerdureError
-from perdure.runtime.values import Content, File
 from perdure.views.sessions import DecidedCall, SubmittedResult
+from perdure.views.values import Content, File
 
 R = TypeVar("R")
 

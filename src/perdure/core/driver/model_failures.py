@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import GiveUp
-from perdure.core.durations import format_ms
 from perdure.core.log import events
 from perdure.core.log.stop_reasons import is_cut, stop_reason
 from perdure.core.session.state import Run, State
+from perdure.views.durations import format_ms
 from perdure.views.literals import StopReason
 
 FIRST_MS: Final = 1_000  # the first back-off; each following one is twice as long

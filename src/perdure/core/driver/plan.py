@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from perdure.core.driver import effects
 from perdure.core.driver.effects import Effect
-from perdure.core.durations import format_ms
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
 from perdure.core.session.budgets import Budget, limit_text
@@ -17,6 +16,7 @@ from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.children import ChildEvent
 from perdure.core.session.naming import POISONED
 from perdure.core.session.state import Run, State
+from perdure.views.durations import format_ms
 
 POISON_AFTER: Final = 5  # processes that stopped while they drove a session
 MIN_CLOCK_STEP_MS: Final = 1_000  # a smaller difference is none

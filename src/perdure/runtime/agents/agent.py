@@ -18,7 +18,8 @@ from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
 from perdure.runtime.models.named import PydanticAIModel
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.values import Context, Duration, parse_duration
+from perdure.runtime.values import Context
+from perdure.views.values import Duration, parse_duration
 
 T_co = TypeVar("T_co", covariant=True, default=str)
 

@@ -26,7 +26,7 @@ from perdure.runtime.models.base import Model, ToolSpec
 from perdure.runtime.models.resolve import resolve_models
 from perdure.runtime.tools.builtin import resolve_tool
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.values import parse_duration
+from perdure.views.values import parse_duration
 
 BLOCKING_INPUT_TIMEOUT_MS: Final = 600_000  # with hitl="blocking" and no input_timeout
 

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from perdure.core.durations import format_ms
 from perdure.core.session.naming import parse_session_stream, parse_stream_kind
 from perdure.core.session.queues import DEFAULT, MANY_QUEUES, is_worker
 from perdure.runtime.diagnosis.agents import GRACE_MS
@@ -13,6 +12,7 @@ from perdure.runtime.diagnosis.store import MAX_LISTED, Findings, fine, warning
 from perdure.runtime.diagnosis.texts import line, plural
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.store.inspect import Vitals
+from perdure.views.durations import format_ms
 from perdure.views.findings import Finding, Step
 
 STALE_LEASE: Final = "STALE_LEASE"

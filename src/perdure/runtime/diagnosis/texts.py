@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from perdure.core.durations import format_ms
 from perdure.errors import PerdureError
+from perdure.views.durations import format_ms
 
 # Control characters and changes of writing direction, which foreign text may contain.
 _HARMFUL: Final = re.compile(

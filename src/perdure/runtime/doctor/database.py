@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from perdure.core.durations import format_ms
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
@@ -41,6 +40,7 @@ from perdure.store.sqlite.inspect import (
     linked_sqlite,
     rate_path,
 )
+from perdure.views.durations import format_ms
 from perdure.views.findings import Finding, Step
 
 _MAX_AHEAD_MS: Final = 60_000

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from perdure.core.durations import format_ms
 from perdure.runtime.diagnosis.store import Findings, failure, fine, warning
 from perdure.store.postgres.connections import OLDEST
 from perdure.store.postgres.inspect import PostgresServerInfo, known_schema
+from perdure.views.durations import format_ms
 from perdure.views.findings import Finding, Step
 
 _SKEW_MS: Final = 5_000

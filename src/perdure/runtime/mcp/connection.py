@@ -26,7 +26,8 @@ from perdure.runtime.mcp.process import (
     mask_secrets,
 )
 from perdure.runtime.mcp.servers import ConnectionBroken, ListedTool, MCPServer, ServerDown
-from perdure.runtime.values import Context, parse_duration
+from perdure.runtime.values import Context
+from perdure.views.values import parse_duration
 
 EFFECT: Final = "perdure/effectID"  # in `_meta`: the same at every attempt
 _PAGES: Final = 100  # of a list of tools, at most

@@ -12,7 +12,7 @@ from perdure.core.text import NO_OUTPUT
 from perdure.errors import Refused, ToolError
 from perdure.runtime.mcp.servers import ListedTool
 from perdure.runtime.tools.outputs import Rendered
-from perdure.runtime.values import File
+from perdure.views.values import File
 
 
 def to_listed_tool(tool: types.Tool) -> ListedTool:

@@ -22,7 +22,8 @@ from perdure.runtime.mcp.servers import (
     ServerDown,
 )
 from perdure.runtime.tools.outputs import Rendered
-from perdure.runtime.values import Context, parse_duration
+from perdure.runtime.values import Context
+from perdure.views.values import parse_duration
 
 if TYPE_CHECKING:  # imports the MCP library, which only a runtime with servers needs
     from perdure.runtime.mcp.connection import ServerConnection

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.tools.policies import approval_policy
-from perdure.runtime.values import Duration, parse_duration
 from perdure.views.literals import DecisionKind
+from perdure.views.values import Duration, parse_duration
 
 CALL_TIMEOUT: Final = "5m"
 IDLE_S: Final = 30

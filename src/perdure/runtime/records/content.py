@@ -9,8 +9,8 @@ import msgspec
 from perdure.core.json_depth import encode_value
 from perdure.core.log import events
 from perdure.errors import Refused
-from perdure.runtime.values import Content, File
 from perdure.store.base import HeadMoved, NoStream, Record, Store, Write
+from perdure.views.values import Content, File
 
 MAX_BYTES: Final = 10 * 1024 * 1024
 _SURROGATE_HINT: Final = "it is half of a character: decode the text correctly before sending it"

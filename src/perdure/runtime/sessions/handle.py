@@ -24,11 +24,11 @@ from perdure.runtime.sessions.decisions import run_commands
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.summary import request_summary, summary_error
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
-from perdure.runtime.values import Content, Duration, parse_duration
 from perdure.store.base import Unavailable, Unknown
 from perdure.views.events import Delta, Event
 from perdure.views.literals import Role
 from perdure.views.sessions import Result
+from perdure.views.values import Content, Duration, parse_duration
 
 _BUFFER_SIZE: Final = 10_000  # deltas kept for a slow reader; more are dropped
 

@@ -11,8 +11,8 @@ from perdure.errors import NotFound, Refused
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.exports import event_blobs
-from perdure.runtime.values import File
 from perdure.views.bodies import ContentIn, FileIn, TextIn
+from perdure.views.values import File
 
 
 def plain_text(content: ContentIn | None) -> str | None:

@@ -46,13 +46,13 @@ from perdure.runtime.transfer.create import NewSession, SessionNames, create_ses
 from perdure.runtime.transfer.exports import export_lines
 from perdure.runtime.transfer.fork import fork
 from perdure.runtime.transfer.imports import ImportReport, import_lines
-from perdure.runtime.values import Content
 from perdure.runtime.views import Snapshot
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.store.base import NoStream, Page, Write
 from perdure.views.base import bound
 from perdure.views.events import Event
 from perdure.views.sessions import PastState, Result
+from perdure.views.values import Content
 
 
 class SessionExport(NamedTuple):

@@ -6,8 +6,8 @@ from perdure.core.session.child_tasks import ChildTask, session_of
 from perdure.core.session.naming import check_id
 from perdure.runtime.agents.delegation import parse_timeout
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.values import Content, Duration, parse_duration
 from perdure.views.sessions import Result
+from perdure.views.values import Content, Duration, parse_duration
 
 
 class Task:

@@ -16,7 +16,7 @@ from anyio import to_thread
 from perdure.errors import Conflict, Refused
 from perdure.runtime.ids import secret_id
 from perdure.runtime.user_code import UserCode, UserCodeError, error_line, loggable
-from perdure.runtime.values import Duration, parse_duration
+from perdure.views.values import Duration, parse_duration
 
 logger = logging.getLogger("perdure")
 

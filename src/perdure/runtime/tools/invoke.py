@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import anyio
 
-from perdure.core.durations import format_ms
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.record import PendingResult
 from perdure.errors import ToolError
@@ -19,6 +18,7 @@ from perdure.runtime.tools.signature import Signature
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.user_code import CONTAINED, UserCode, error_line
 from perdure.runtime.values import Context
+from perdure.views.durations import format_ms
 
 logger = logging.getLogger("perdure")
 

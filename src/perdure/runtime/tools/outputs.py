@@ -7,11 +7,11 @@ from enum import Enum
 from types import EllipsisType
 from typing import Any, Final
 
-from perdure.core.durations import MAX_MS
 from perdure.core.text import NO_OUTPUT
 from perdure.errors import Refused, ToolError
 from perdure.runtime.user_code import CONTAINED
-from perdure.runtime.values import File, parse_duration
+from perdure.views.durations import MAX_MS
+from perdure.views.values import File, parse_duration
 
 Rendered = str | tuple[str | File, ...]
 

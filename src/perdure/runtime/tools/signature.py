@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from perdure.errors import ConfigError
-from perdure.runtime.values import Context, File
+from perdure.runtime.values import Context
 from perdure.views.calls import PendingCall
+from perdure.views.values import File
 
 _SECTION: Final = re.compile(
     r"(args|arguments|parameters|params|keyword args|other parameters|returns?|yields?|raises"

@@ -34,8 +34,9 @@ from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.binding import Binding, bind, tool_name
 from perdure.runtime.tools.policies import approval_policy
 from perdure.runtime.tools.signature import Signature, deps_type
-from perdure.runtime.values import Context, Duration, parse_duration
+from perdure.runtime.values import Context
 from perdure.views.literals import CallKind, DecisionKind, OnCrash
+from perdure.views.values import Duration, parse_duration
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

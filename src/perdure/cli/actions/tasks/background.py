@@ -11,8 +11,8 @@ from perdure.cli.backend.kinds import Backend
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, plural
-from perdure.core.durations import duration_ms
 from perdure.core.session.children import ACTIVE
+from perdure.views.durations import duration_ms
 from perdure.views.tasks import AgentOutcome, BackgroundTask, ClearedAgents
 
 

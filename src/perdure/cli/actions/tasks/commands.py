@@ -13,9 +13,9 @@ from perdure.cli.backend.kinds import Backend
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, clean, line
-from perdure.core.durations import duration_ms
 from perdure.errors import Refused
 from perdure.runtime.tasks.values import iso
+from perdure.views.durations import duration_ms
 from perdure.views.tasks import Execution, FinishedCommand
 
 NOT_ENDED_NORMALLY: Final = 1  # exit code if the command has none

@@ -17,6 +17,7 @@ from perdure.errors import NotFound, Refused
 from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionEntry, SessionRef
+from perdure.runtime.sessions.execution_states import pause_state
 from perdure.runtime.sessions.listing import (
     SessionFilter,
     count_sessions,
@@ -43,6 +44,7 @@ from perdure.views.bodies import (
 )
 from perdure.views.sessions import (
     DeletedSession,
+    PausedState,
     PermissionList,
     Result,
     SessionSummary,
@@ -75,6 +77,10 @@ class SessionVerbs:
 
     async def _result(self, entry: SessionEntry) -> Result[Any]:
         return self._views.session(await self._service.listed_result(entry))
+
+    async def paused(self, session_id: str) -> PausedState:
+        """Return its open calls, and the execution states of its paused runs. Raises NotFound."""
+        return await pause_state(self._service, await self.get(session_id))
 
     async def page(
         self, chosen: SessionFilter, after: str | None, limit: int

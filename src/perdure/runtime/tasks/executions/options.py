@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from perdure.core.durations import duration_ms
 from perdure.core.sizes import parse_size
 from perdure.errors import ConfigError, Refused
 from perdure.sandbox.allow_list import parse_entry
 from perdure.sandbox.base import ExecLimits, NetworkSettings, RunAs
 from perdure.sandbox.ro_paths import ReadOnlyPath, resolve_ro_paths
+from perdure.views.durations import duration_ms
 from perdure.views.task_bodies import LONGEST_TIMEOUT_MS
 
 SandboxName = Literal["bwrap", "landlock", "none"]

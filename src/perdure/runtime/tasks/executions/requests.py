@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perdure.core.durations import MAX_MS, duration_ms, format_ms
 from perdure.core.tasks.executions import ExecutionFact
 from perdure.errors import Refused
+from perdure.views.durations import MAX_MS, duration_ms, format_ms
 from perdure.views.task_bodies import MAX_COMMAND_BYTES
 
 TIMEOUT_S: Final = 30.0  # of a command, unless the caller names another

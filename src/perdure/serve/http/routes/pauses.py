@@ -5,7 +5,6 @@ from typing import Annotated, Final
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
-from perdure.hitl.metadata import pause_state
 from perdure.serve.http.dependencies import DECIDES, READS, RequestScope
 from perdure.serve.http.parameters import MAX_POSITION, ByQuery
 from perdure.serve.http.responses import json_response
@@ -32,7 +31,7 @@ async def get_state(scope: RequestScope, session_id: str, query: StateQuery) -> 
     """
     if query.at is not UNSET:
         return json_response(await scope.sessions.logs.state_at(session_id, query.at))
-    return json_response(await pause_state(scope.service, scope.sessions, session_id))
+    return json_response(await scope.sessions.paused(session_id))
 
 
 async def list_permissions(scope: RequestScope, session_id: str) -> Response:

@@ -10,7 +10,7 @@ from perdure.core.log.redaction import MASK, mask_arguments
 from perdure.core.session.naming import check_id
 from perdure.errors import Refused
 
-Message = dict[str, Any]  # {"role", "parts": […]}, as `perdure.hitl.messages` writes them
+Message = dict[str, Any]  # {"role", "parts": […]}, as `messages` writes them
 
 VERSION: Final = 1
 # Upgrades of states that an older perdure has written: from a version to the next one.

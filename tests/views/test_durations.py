@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.durations import MAX_MS, duration_ms, format_ms
 from perdure.errors import Refused
+from perdure.views.durations import MAX_MS, duration_ms, format_ms
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from perdure.core.conversation.messages import conversation
+from perdure.core.execution_states.messages import message_json
+from perdure.core.execution_states.state import ExecutionState, ReasoningStateSnapshot, ToolCall
 from perdure.core.log import events
 from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.redaction import MASK
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.state import Run, State, fold
-from perdure.hitl.messages import message_json
-from perdure.hitl.state import ExecutionState, ReasoningStateSnapshot, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
