@@ -1,0 +1,1 @@
+"""Data of releases: what a fixture of a release contains, and the script that writes it."""
