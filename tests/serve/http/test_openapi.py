@@ -211,6 +211,13 @@ def test_a_running_server_answers_only_what_it_documents(
         assert "Traceback" not in server.log()
 
 
+def test_descriptions_of_types_are_text_without_the_indentation_of_the_source() -> None:
+    schemas = description(ROUTES)["components"]["schemas"]
+    texts = [schema.get("description", "") for schema in schemas.values()]
+    assert any("\n" in text for text in texts)
+    assert [text for text in texts if "\n " in text] == []
+
+
 def test_the_words_of_a_view_are_described() -> None:
     schemas = description(ROUTES)["components"]["schemas"]
     call, finding = schemas["PendingCall"]["properties"], schemas["Finding"]["properties"]

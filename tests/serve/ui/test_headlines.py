@@ -5,13 +5,22 @@ import pytest
 from perdure.serve.ui.headlines import session_headline
 from perdure.views.calls import CallTimes, PendingCall
 from perdure.views.findings import SEVERITIES, Finding, Severity, Step
+from perdure.views.literals import Act
 from perdure.views.sessions import BusyStatus, Result
 
 
-def session(
-    code: str, severity: Severity, text: str, questions: int = 0, steps: tuple[Step, ...] = ()
+def session(  # noqa: PLR0913 - the parts of a scene
+    code: str,
+    severity: Severity,
+    text: str,
+    questions: int = 0,
+    steps: tuple[Step, ...] = (),
+    can: tuple[Act, ...] = ("respond",),
 ) -> Result[str]:
-    finding = Finding(code=code, severity=severity, subject="s", text=text, steps=steps)
+    missing = "ana or ben" if questions else None
+    finding = Finding(
+        code=code, severity=severity, subject="s", text=text, missing=missing, steps=steps
+    )
     calls = [
         PendingCall(
             id=f"p_{number}",
@@ -24,6 +33,7 @@ def session(
             call_id="c",
             effect_id="e",
             time=CallTimes(created=0),
+            can=can,
             findings=(finding,),
         )
         for number in range(questions)
@@ -58,6 +68,14 @@ def test_a_session_that_waits_for_people_is_paused_and_says_when_it_continues() 
     assert headline.is_paused_for_people
     assert headline.advice.endswith("It continues after the last decision.")
     assert not session_headline(session("WAITING", "waiting", text)).is_paused_for_people
+
+
+def test_only_who_may_decide_is_asked_to_and_others_read_who_is_missing() -> None:
+    text = "Session s waits for 1 decision. It is saved."
+    own = session_headline(session("WAITING", "waiting", text, questions=1))
+    assert own.advice.endswith("Decide below.")
+    foreign = session_headline(session("WAITING", "waiting", text, questions=1, can=("cancel",)))
+    assert foreign.advice.endswith("It waits for ana or ben.")
 
 
 def test_what_to_do_about_a_blocked_session_is_said_and_the_buttons_follow_its_steps() -> None:

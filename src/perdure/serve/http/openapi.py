@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -146,7 +147,7 @@ class _Schemas:
             if route.query is not None and route.query.__name__ in components
         }
         shown = {
-            _NAMES.get(name, name): _complete(schema) if name in views else schema
+            _NAMES.get(name, name): _readable(_complete(schema) if name in views else schema)
             for name, schema in _renamed(components).items()
         }
         for name, condition in _CONDITIONS.items():
@@ -181,6 +182,12 @@ def _complete(schema: dict[str, Any]) -> dict[str, Any]:
         for name, item in schema["properties"].items()
     }
     return {**schema, "properties": properties, "required": list(properties)}
+
+
+def _readable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type; its docstring without the indentation of the source."""
+    text = schema.get("description")
+    return schema if text is None else {**schema, "description": cleandoc(text)}
 
 
 def _exactly_one(keys: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Pending calls as pages show them: the question, its arguments, its age and its outcome."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.runtime.diagnosis.calls import question_text
@@ -9,7 +9,9 @@ from perdure.runtime.diagnosis.outcomes import Outcome, call_outcome
 from perdure.serve.ui.view import PageView
 from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding
+from perdure.views.literals import DecisionKind
 
+_DECISIONS: Final = frozenset(get_args(DecisionKind))
 SOON_MS: Final = 15 * 60 * 1000  # a deadline that is closer is shown in red
 
 
@@ -51,7 +53,7 @@ class CallView:
     @property
     def may_decide(self) -> bool:
         """True if this person may decide about it in any way."""
-        return not {"approve", "edit", "deny", "respond"}.isdisjoint(self.record.can)
+        return may_decide(self.record)
 
     @property
     def approvals(self) -> str:
@@ -91,6 +93,11 @@ class CallView:
         """True if any text answers it."""
         has_shape = self.record.choices or self.record.schema or self.record.budget
         return self.record.kind == "question" and not has_shape
+
+
+def may_decide(call: PendingCall) -> bool:
+    """Return whether the caller may decide about a call in any way."""
+    return not _DECISIONS.isdisjoint(call.can)
 
 
 def view_call(view: PageView, call: PendingCall, words: tuple[str, str] = ("", "")) -> CallView:

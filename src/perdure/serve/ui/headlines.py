@@ -7,6 +7,7 @@ from perdure.core.pending.record import APPROVER_KINDS
 from perdure.errors import Corrupt
 from perdure.runtime.diagnosis.steps import call_lines, finding_lines
 from perdure.runtime.diagnosis.texts import line
+from perdure.serve.ui.calls import may_decide
 from perdure.serve.ui.templates import sentence
 from perdure.views.findings import Severity
 from perdure.views.sessions import Result
@@ -77,8 +78,7 @@ def session_headline(session: Result[Any]) -> SessionHeadline:
     is_paused = bool(decisions) and finding.code in ("WAITING", "WAITING_IN_MEMORY")
     sign = _CODES.get(finding.code) or _STATES.get(session.state) or _SEVERITIES[finding.severity]
     if is_paused and finding.code == "WAITING":
-        last = "Decide below." if decisions == 1 else "It continues after the last decision."
-        sign = sign._replace(icon="pause", advice=f"{_SAFE} {last}")
+        sign = sign._replace(icon="pause", advice=f"{_SAFE} {_next_decision(session, decisions)}")
     first, *notes = finding.text.split("\n")
     text = first.removeprefix(f"Session {line(session.session_id)} ").removeprefix("is ")
     title, _, meaning = text.partition(". ")
@@ -94,6 +94,12 @@ def session_headline(session: Result[Any]) -> SessionHeadline:
         is_paused,
         tuple(_commands(session)),
     )
+
+
+def _next_decision(session: Result[Any], decisions: int) -> str:
+    if not any(may_decide(call) for call in session.pending):
+        return f"It waits for {session.findings[0].missing}."
+    return "Decide below." if decisions == 1 else "It continues after the last decision."
 
 
 def _commands(session: Result[Any]) -> list[str]:
