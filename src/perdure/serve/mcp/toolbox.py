@@ -21,6 +21,14 @@ logger = logging.getLogger("perdure")
 Json = dict[str, Any]
 
 LIST_LIMIT: Final = 100  # rows of a list without a limit: a model reads all of them
+TEXT: Final[Json] = {"type": "string"}
+FILLED_TEXT: Final[Json] = {"type": "string", "minLength": 1}
+COUNT: Final[Json] = {"type": "integer", "minimum": 0}
+PAGE: Final[Mapping[str, Json]] = {  # the part of a list that a call asks for
+    "limit": {**COUNT, "default": LIST_LIMIT, "description": "Maximum results to return."},
+    "offset": {**COUNT, "default": 0, "description": "Pagination offset."},
+}
+READS: Final = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
 INTERNAL_TEXT: Final = "The server failed unexpectedly; its log has the details."
 FINDINGS: Final[Json] = {
     "type": "array",
@@ -36,6 +44,18 @@ ERROR_SCHEMA: Final[Json] = {
         "details": {"type": "object"},
     },
 }
+
+
+def changes(
+    *, destroys: bool = False, is_repeatable: bool = False, is_open: bool = False
+) -> Mapping[str, bool]:
+    """Return the annotations of a tool that changes something; an open one reaches further."""
+    return {
+        "readOnlyHint": False,
+        "destructiveHint": destroys,
+        "idempotentHint": is_repeatable,
+        "openWorldHint": is_open,
+    }
 
 
 @dataclass(frozen=True, slots=True)

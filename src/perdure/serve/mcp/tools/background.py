@@ -9,19 +9,24 @@ from perdure.core.session.children import TASK_STATUSES
 from perdure.runtime.agents.delegation import SENT, check_launch, parse_timeout
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.serve.mcp.toolbox import (
+    FILLED_TEXT,
     FINDINGS,
     LIST_LIMIT,
+    PAGE,
+    READS,
+    TEXT,
     Json,
     LongAnswer,
     McpCall,
     McpTool,
     ToolAnswer,
     WaitTime,
+    changes,
 )
 from perdure.serve.mcp.work import BackgroundWork
 from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 
-_TASK_ID: Final[Json] = {"type": "string", "minLength": 1, "description": "Id of the agent's task."}
+_TASK_ID: Final[Json] = {**FILLED_TEXT, "description": "Id of the agent's task."}
 _WAITABLE: Final[Json] = {
     "task_id": _TASK_ID,
     "block": {"type": "boolean", "default": False, "description": "Wait for the result."},
@@ -31,37 +36,35 @@ _WAITABLE: Final[Json] = {
         "description": f"Milliseconds to wait with block=true, at most {MAX_TIMEOUT_MS}.",
     },
 }
-_TEXT: Final[Json] = {"type": "string"}
-_COUNT: Final[Json] = {"type": "integer", "minimum": 0}
 _WAITING_FOR: Final[Json] = {
     "type": "array",
     "description": "Calls for which it waits for people, if there are any: tell them.",
     "items": {
         "type": "object",
         "properties": {
-            "pendingID": _TEXT,
+            "pendingID": TEXT,
             "kind": {"type": "string", "enum": ["approval", "question"]},
-            "tool": _TEXT,
+            "tool": TEXT,
             "prompt": {"type": ["string", "null"]},
-            "approvers": {"type": "array", "items": _TEXT},
+            "approvers": {"type": "array", "items": TEXT},
             "missingApprovals": {"type": "integer"},
         },
     },
 }
 _ROW: Final[Json] = {
-    "task_id": _TEXT,
+    "task_id": TEXT,
     "status": {"type": "string", "enum": list(TASK_STATUSES)},
     "resumeCount": {"type": "integer"},
     "queued": {"type": "boolean"},
-    "agent": _TEXT,
-    "description": _TEXT,
+    "agent": TEXT,
+    "description": TEXT,
     "waitingFor": _WAITING_FOR,
     "findings": FINDINGS,
 }
 _OUTCOME: Final[Json] = {
     **_ROW,
-    "message": _TEXT,
-    "output": _TEXT,
+    "message": TEXT,
+    "output": TEXT,
     "decisions": {
         "type": "array",
         "description": "What the person who uses this client decided during the call.",
@@ -69,19 +72,8 @@ _OUTCOME: Final[Json] = {
     },
     "error": {"description": "Why it failed: a sentence, or an object with a code."},
 }
-_READ: Final = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
-_START: Final = {
-    "readOnlyHint": False,
-    "destructiveHint": False,
-    "idempotentHint": False,
-    "openWorldHint": True,
-}
-_END: Final = {
-    "readOnlyHint": False,
-    "destructiveHint": True,
-    "idempotentHint": True,
-    "openWorldHint": False,
-}
+_START: Final = changes(is_open=True)
+_END: Final = changes(destroys=True, is_repeatable=True)
 
 
 def background_tools(agents: Sequence[ReadyAgent]) -> list[McpTool]:
@@ -109,7 +101,7 @@ def _launch_tool(agents: Sequence[ReadyAgent]) -> McpTool:
                 "enum": [item.name for item in agents],
                 "description": "\n".join(lines),
             },
-            "prompt": {"type": "string", "minLength": 1},
+            "prompt": FILLED_TEXT,
             "description": {"type": "string", "description": "A few words for lists."},
         },
         required=("agent", "prompt"),
@@ -226,7 +218,7 @@ OUTPUT: Final = McpTool(
     properties=_WAITABLE,
     required=("task_id",),
     output=_OUTCOME,
-    annotations=_READ,
+    annotations=READS,
 )
 RESUME: Final = McpTool(
     name="background_resume",
@@ -238,7 +230,7 @@ RESUME: Final = McpTool(
     permit=Permit.OPERATE,
     run=_resume,
     wait_time=_wait_time,
-    properties={**_WAITABLE, "message": {"type": "string", "minLength": 1}},
+    properties={**_WAITABLE, "message": FILLED_TEXT},
     required=("task_id", "message"),
     output=_OUTCOME,
     annotations=_START,
@@ -254,14 +246,13 @@ LIST: Final = McpTool(
     run=_list,
     properties={
         "status": {"type": "string", "enum": list(TASK_STATUSES)},
-        "limit": {**_COUNT, "default": LIST_LIMIT, "description": "Maximum results to return."},
-        "offset": {**_COUNT, "default": 0, "description": "Pagination offset."},
+        **PAGE,
     },
     output={
         "tasks": {"type": "array", "items": {"type": "object", "properties": _ROW}},
         "count": {"type": "integer"},
     },
-    annotations=_READ,
+    annotations=READS,
     is_quick=True,
 )
 CANCEL: Final = McpTool(

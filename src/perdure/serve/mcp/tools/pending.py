@@ -8,33 +8,36 @@ from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.runtime.tasks.values import iso
 from perdure.serve.mcp.toolbox import (
+    FILLED_TEXT,
     FINDINGS,
     LIST_LIMIT,
+    READS,
+    TEXT,
     Json,
     McpCall,
     McpOptions,
     McpTool,
     ToolAnswer,
+    changes,
 )
 from perdure.views.calls import PendingCall
 
-_TEXT: Final[Json] = {"type": "string"}
 _ROW: Final[Json] = {
     "type": "object",
     "properties": {
-        "pendingID": _TEXT,
-        "kind": _TEXT,
-        "sessionID": _TEXT,
-        "agent": _TEXT,
-        "tool": _TEXT,
+        "pendingID": TEXT,
+        "kind": TEXT,
+        "sessionID": TEXT,
+        "agent": TEXT,
+        "tool": TEXT,
         "input": {"type": "object"},
         "prompt": {"type": ["string", "null"]},
-        "createdAt": _TEXT,
+        "createdAt": TEXT,
         "expiresAt": {"type": ["string", "null"]},
         "missingApprovals": {"type": "integer"},
         "can": {
             "type": "array",
-            "items": _TEXT,
+            "items": TEXT,
             "description": "What your principal may do about it now.",
         },
         "findings": FINDINGS,
@@ -77,12 +80,12 @@ async def _respond(call: McpCall) -> ToolAnswer:
 
 
 _DECISION: Final[dict[str, Any]] = {
-    "pendingID": {"type": "string", "minLength": 1},
+    "pendingID": FILLED_TEXT,
     "decision": {"type": "string", "enum": ["approve", "edit", "deny", "respond"]},
     "args": {"type": "object", "description": "Changes of the arguments, for edit."},
     "output": {"description": "The answer, for respond."},
     "reason": {"type": "string", "description": "Why, for deny."},
-    "note": {"type": "string"},
+    "note": TEXT,
 }
 LIST_PENDING: Final = McpTool(
     name="list_pending",
@@ -96,11 +99,11 @@ LIST_PENDING: Final = McpTool(
     is_quick=True,
     properties={
         "kind": {"type": "string", "enum": ["tool", "approval", "question", "child", "timer"]},
-        "sessionID": _TEXT,
+        "sessionID": TEXT,
         "limit": {"type": "integer", "minimum": 0, "default": LIST_LIMIT},
     },
     output={"pending": {"type": "array", "items": _ROW}, "count": {"type": "integer"}},
-    annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+    annotations=READS,
 )
 RESPOND_PENDING: Final = McpTool(
     name="respond_pending",
@@ -114,11 +117,6 @@ RESPOND_PENDING: Final = McpTool(
     is_quick=True,
     properties=_DECISION,
     required=("pendingID", "decision"),
-    output={"pendingID": _TEXT, "status": _TEXT, "tool": _TEXT},
-    annotations={
-        "readOnlyHint": False,
-        "destructiveHint": True,
-        "idempotentHint": True,
-        "openWorldHint": True,
-    },
+    output={"pendingID": TEXT, "status": TEXT, "tool": TEXT},
+    annotations=changes(destroys=True, is_repeatable=True, is_open=True),
 )
