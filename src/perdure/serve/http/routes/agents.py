@@ -2,19 +2,15 @@
 
 from typing import Final
 
-from starlette.responses import Response
-
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.serve.http.dependencies import READS, RequestScope
-from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged
 from perdure.views.health import AgentInfo, AgentList, ToolInfo
 
 
-async def list_agents(scope: RequestScope) -> Response:
+async def list_agents(scope: RequestScope) -> AgentList:
     """List the agents of this server with their tools, and the JSON schemas of their arguments."""
-    agents = tuple([_agent_info(agent) for agent in scope.service.agents.all()])
-    return json_response(AgentList(agents=agents))
+    return AgentList(agents=tuple([_agent_info(item) for item in scope.service.agents.all()]))
 
 
 def _agent_info(agent: ReadyAgent) -> AgentInfo:
@@ -28,5 +24,5 @@ def _agent_info(agent: ReadyAgent) -> AgentInfo:
 
 ROUTES: Final = tagged(
     "agents",
-    Route("GET", "/agents", READS, list_agents, returns={200: AgentList}),
+    Route("GET", "/agents", READS, list_agents),
 )

@@ -24,27 +24,27 @@ _METRICS: Final = "metrics"
 ROUND_S: Final = 30.0  # a worker loops every second; one this late is dead or stuck
 
 
-async def healthz(_: Request) -> Response:
+async def healthz(_: Request) -> Liveness:
     """Report that the process is alive; checks nothing else."""
-    return json_response(Liveness())
+    return Liveness()
 
 
-async def readyz(request: Request) -> Response:
+async def readyz(request: Request) -> Readiness | Response:
     """Report whether the store can be read and written and the worker here runs; 503 if not.
 
     `storeID` tells servers of different stores apart; it reveals nothing else about a store.
     """
     app_state = get_app_state(request)
     checks = await check_readiness(app_state)
-    identity = {"storeID": store_id_of(app_state.runtime)}
+    store_id = store_id_of(app_state.runtime)
     failures = "; ".join(f"{name}: {status}" for name, status in checks.items() if status != "ok")
     if not failures:
-        return json_response(Readiness(**checks, store_id=store_id_of(app_state.runtime)))
+        return Readiness(**checks, store_id=store_id)
     error = PerdureError(
         f"not ready: {failures}",
         code="NOT_READY",
         hint="see the server's log",
-        details=checks | identity,
+        details={**checks, "storeID": store_id},
     )
     return json_response(error.to_json(), 503, {"Retry-After": "1"})
 
@@ -101,7 +101,7 @@ async def metrics(scope: RequestScope) -> Response:
 
 ROUTES: Final = tagged(
     "about",
-    Route("GET", "/healthz", None, healthz, returns={200: Liveness}),
-    Route("GET", "/readyz", None, readyz, returns={200: Readiness}),
+    Route("GET", "/healthz", None, healthz),
+    Route("GET", "/readyz", None, readyz),
     Route("GET", "/metrics", READS, metrics, returns={200: PlainText}),
 )

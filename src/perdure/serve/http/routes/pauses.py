@@ -3,11 +3,9 @@
 from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from starlette.responses import Response
 
 from perdure.serve.http.dependencies import DECIDES, READS, RequestScope
 from perdure.serve.http.parameters import MAX_POSITION, ByQuery
-from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged, value_or_none
 from perdure.views.sessions import PastState, PausedState, PermissionList
 
@@ -24,35 +22,35 @@ class StateQuery(Struct, frozen=True, kw_only=True):
     ) = UNSET
 
 
-async def get_state(scope: RequestScope, session_id: str, query: StateQuery) -> Response:
+async def get_state(
+    scope: RequestScope, session_id: str, query: StateQuery
+) -> PausedState | PastState:
     """Return the execution states of the session's paused runs by task id, without secrets.
 
     With `at` the session as it was after that event: state, turns, usage, todos, metadata, calls.
     """
     if query.at is not UNSET:
-        return json_response(await scope.sessions.logs.state_at(session_id, query.at))
-    return json_response(await scope.sessions.paused(session_id))
+        return await scope.sessions.logs.state_at(session_id, query.at)
+    return await scope.sessions.paused(session_id)
 
 
-async def list_permissions(scope: RequestScope, session_id: str) -> Response:
+async def list_permissions(scope: RequestScope, session_id: str) -> PermissionList:
     """List the permissions that approvals with `remember` gave for the rest of the session."""
-    return json_response(await scope.sessions.permissions(session_id))
+    return await scope.sessions.permissions(session_id)
 
 
 async def revoke_permission(
     scope: RequestScope, session_id: str, number: Number, query: ByQuery
-) -> Response:
+) -> PermissionList:
     """Revoke a permission, so that its calls need approval again; returns the remaining ones."""
-    by = value_or_none(query.by)
-    return json_response(await scope.sessions.revoke(session_id, number, by))
+    return await scope.sessions.revoke(session_id, number, value_or_none(query.by))
 
 
 _ONE: Final = "/sessions/{session_id}"
 _LIST: Final = f"{_ONE}/permissions"
-_REMEMBERED: Final = {200: PermissionList}
 ROUTES: Final = tagged(
     "sessions",
-    Route("GET", f"{_ONE}/state", READS, get_state, returns={200: (PausedState, PastState)}),
-    Route("GET", _LIST, READS, list_permissions, returns=_REMEMBERED),
-    Route("DELETE", f"{_LIST}/{{number}}", DECIDES, revoke_permission, returns=_REMEMBERED),
+    Route("GET", f"{_ONE}/state", READS, get_state),
+    Route("GET", _LIST, READS, list_permissions),
+    Route("DELETE", f"{_LIST}/{{number}}", DECIDES, revoke_permission),
 )

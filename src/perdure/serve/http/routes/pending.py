@@ -47,7 +47,7 @@ class PendingQuery(Struct, frozen=True, kw_only=True, rename=wire_name):
     cursor: PendingCursor = UNSET
 
 
-async def list_pending(scope: RequestScope, query: PendingQuery) -> Response:
+async def list_pending(scope: RequestScope, query: PendingQuery) -> PendingPage:
     """List pending calls; `count` is the number of all calls that matched at first.
 
     `sort` is `age` (oldest first), `expires` (those without a deadline last) or `newest`; settled
@@ -67,7 +67,7 @@ async def list_pending(scope: RequestScope, query: PendingQuery) -> Response:
     if count is None:  # a list of one page is counted without calls that cannot be read
         count = len(page) if following is None else await verbs.count(chosen)
     next_cursor = None if following is None else encode_position(count, following)
-    return json_response(PendingPage(pending=page, count=count, next=next_cursor))
+    return PendingPage(pending=page, count=count, next=next_cursor)
 
 
 def encode_position(count: int, after: str) -> str:
@@ -87,9 +87,9 @@ def decode_position(cursor: str | UnsetType) -> tuple[int | None, str | None]:
     return count, f"{instants}:{key}"
 
 
-async def get_pending(scope: RequestScope, pending_id: str) -> Response:
+async def get_pending(scope: RequestScope, pending_id: str) -> PendingCall:
     """Return one call, open or settled."""
-    return json_response(await scope.calls.get(pending_id))
+    return await scope.calls.get(pending_id)
 
 
 async def cancel_call(scope: RequestScope, pending_id: str, query: ByQuery) -> Response:
@@ -116,13 +116,13 @@ async def respond_to_call(scope: RequestScope, pending_id: str, body: RespondBod
     return await _decided(scope, await scope.calls.respond(pending_id, body), body.wait)
 
 
-async def decide_calls(scope: RequestScope, body: DecisionsBody) -> Response:
+async def decide_calls(scope: RequestScope, body: DecisionsBody) -> DecidedCalls:
     """Decide about several calls in one commit: all decisions are recorded, or none."""
     for item in body.decisions:
         scope.count_submission(item.pending_id)
     settled = await scope.calls.decide(body.decisions, body.by)
     decided = tuple([decided_call(item.call, duplicate=item.duplicate) for item in settled])
-    return json_response(DecidedCalls(decisions=decided))
+    return DecidedCalls(decisions=decided)
 
 
 async def _decided(scope: RequestScope, settled: SettledCall, wait: Wait = None) -> Response:
@@ -153,10 +153,10 @@ _DECIDED: Final[dict[int, Any]] = {200: DecidedCall, 202: DecidedCall}
 
 def _routes(path: str, suffix: str) -> tuple[Route, ...]:
     """Return the routes of calls, at a path; the specification's has names of its own."""
-    call, lists, shows = f"{path}/{{pending_id}}", {200: PendingPage}, {200: PendingCall}
+    call = f"{path}/{{pending_id}}"
     return (
-        Route("GET", path, READS_TOOL_CALLS, list_pending, returns=lists, name=f"list_{suffix}"),
-        Route("GET", call, READS_TOOL_CALLS, get_pending, returns=shows, name=f"get_{suffix}"),
+        Route("GET", path, READS_TOOL_CALLS, list_pending, name=f"list_{suffix}"),
+        Route("GET", call, READS_TOOL_CALLS, get_pending, name=f"get_{suffix}"),
         Route("DELETE", call, OPERATES, cancel_call, returns=_DECIDED, name=f"cancel_{suffix}"),
     )
 
@@ -169,5 +169,5 @@ ROUTES: Final = tagged(
     Route("POST", f"{_ONE}/approve", DECIDES, approve_call, optional_body=True, returns=_DECIDED),
     Route("POST", f"{_ONE}/deny", DECIDES, deny_call, optional_body=True, returns=_DECIDED),
     Route("POST", f"{_ONE}/respond", DECIDES, respond_to_call, returns=_DECIDED),
-    Route("POST", "/decisions", DECIDES, decide_calls, returns={200: DecidedCalls}),
+    Route("POST", "/decisions", DECIDES, decide_calls),
 )

@@ -66,7 +66,7 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-async def list_sessions(scope: RequestScope, query: SessionQuery) -> Response:
+async def list_sessions(scope: RequestScope, query: SessionQuery) -> SessionPage | SummaryPage:
     """List sessions by id, each with its current state; `metadata.KEY=value` filters by metadata.
 
     Several such parameters must all match. With `sort=updated` the last changed come first, each as
@@ -83,11 +83,11 @@ async def list_sessions(scope: RequestScope, query: SessionQuery) -> Response:
     )
     position = decode_cursor(query.cursor)
     if query.sort == "updated":
-        return json_response(await _recent_sessions(scope, chosen, position, query.limit))
+        return await _recent_sessions(scope, chosen, position, query.limit)
     after = None if position is None else position[1]
     sessions, last = await scope.sessions.page(chosen, after, query.limit)
     next_cursor = None if last is None else encode_cursor((0, last, ""))
-    return json_response(SessionPage(sessions=sessions, next=next_cursor))
+    return SessionPage(sessions=sessions, next=next_cursor)
 
 
 async def _recent_sessions(
@@ -111,12 +111,12 @@ async def _recent_sessions(
 # --- one session ----------------------------------------------------------------------------------
 
 
-async def get_session(scope: RequestScope, session_id: str) -> Response:
+async def get_session(scope: RequestScope, session_id: str) -> Result:
     """Return a session: state, findings, pending calls, todos, usage, driver.
 
     `findings` say where it stands or why it does not move, and what to do about it.
     """
-    return json_response(await scope.sessions.get(session_id))
+    return await scope.sessions.get(session_id)
 
 
 async def resume_session(scope: RequestScope, session_id: str, body: WaitBody) -> Response:
@@ -125,14 +125,14 @@ async def resume_session(scope: RequestScope, session_id: str, body: WaitBody) -
     return await driven_response(scope, session_id, body.wait)
 
 
-async def cancel_session(scope: RequestScope, session_id: str, body: CancelBody) -> Response:
+async def cancel_session(scope: RequestScope, session_id: str, body: CancelBody) -> Result:
     """Cancel the run: after the response, nothing of it starts any more."""
-    return json_response(await scope.sessions.cancel(session_id, body))
+    return await scope.sessions.cancel(session_id, body)
 
 
-async def fork_session(scope: RequestScope, session_id: str, body: ForkBody) -> Response:
+async def fork_session(scope: RequestScope, session_id: str, body: ForkBody) -> Result:
     """Copy a session up to the last event, not after `at`, at which every call was settled."""
-    return json_response(await scope.sessions.fork(session_id, body), 201)
+    return await scope.sessions.fork(session_id, body)
 
 
 async def compact_session(scope: RequestScope, session_id: str, body: CompactBody) -> Response:
@@ -141,14 +141,14 @@ async def compact_session(scope: RequestScope, session_id: str, body: CompactBod
     return await driven_response(scope, session_id, body.wait)
 
 
-async def change_metadata(scope: RequestScope, session_id: str, body: MetadataBody) -> Response:
+async def change_metadata(scope: RequestScope, session_id: str, body: MetadataBody) -> Result:
     """Change the metadata of a session."""
-    return json_response(await scope.sessions.set_metadata(session_id, body.metadata))
+    return await scope.sessions.set_metadata(session_id, body.metadata)
 
 
-async def delete_session(scope: RequestScope, session_id: str) -> Response:
+async def delete_session(scope: RequestScope, session_id: str) -> DeletedSession:
     """Delete a session with its log and its calls; a run that is not over is cancelled first."""
-    return json_response(await scope.sessions.delete(session_id))
+    return await scope.sessions.delete(session_id)
 
 
 async def get_file(scope: RequestScope, session_id: str, digest: Digest) -> Response:
@@ -176,21 +176,18 @@ async def driven_response(
 
 
 _ONE: Final = "/sessions/{session_id}"
-_SHOWN: Final = {200: Result}
 _DRIVEN: Final = {200: Result, 202: Result}
 _CREATED: Final = {200: Result, 201: Result, 202: Result}
 ROUTES: Final = tagged(
     "sessions",
     Route("POST", "/sessions", OPERATES, create_session, headers=(KEY,), returns=_CREATED),
-    Route("GET", "/sessions", READS, list_sessions, returns={200: (SessionPage, SummaryPage)}),
-    Route("GET", _ONE, READS, get_session, returns=_SHOWN),
-    Route("PATCH", _ONE, OPERATES, change_metadata, returns=_SHOWN),
-    Route("DELETE", _ONE, ADMINISTERS, delete_session, returns={200: DeletedSession}),
+    Route("GET", "/sessions", READS, list_sessions),
+    Route("GET", _ONE, READS, get_session),
+    Route("PATCH", _ONE, OPERATES, change_metadata),
+    Route("DELETE", _ONE, ADMINISTERS, delete_session),
     Route("POST", f"{_ONE}/resume", OPERATES, resume_session, optional_body=True, returns=_DRIVEN),
-    Route("POST", f"{_ONE}/cancel", OPERATES, cancel_session, optional_body=True, returns=_SHOWN),
-    Route(
-        "POST", f"{_ONE}/fork", OPERATES, fork_session, optional_body=True, returns={201: Result}
-    ),
+    Route("POST", f"{_ONE}/cancel", OPERATES, cancel_session, optional_body=True),
+    Route("POST", f"{_ONE}/fork", OPERATES, fork_session, optional_body=True, status=201),
     Route(
         "POST", f"{_ONE}/compact", OPERATES, compact_session, optional_body=True, returns=_DRIVEN
     ),

@@ -4,13 +4,11 @@ import time
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
-from starlette.responses import Response
 
 from perdure.app.health import health_of
 from perdure.core.roles import Permit
 from perdure.errors import NotAllowed
 from perdure.serve.http.dependencies import OPERATES, READS, AppState, RequestScope
-from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged
 from perdure.views.health import Health, Statistics
 
@@ -24,15 +22,15 @@ class HoursQuery(Struct, frozen=True, kw_only=True):
     hours: Annotated[int, Meta(ge=1, le=MOST_HOURS, description="The last hours to count.")] = 24
 
 
-async def get_statistics(scope: RequestScope, query: HoursQuery) -> Response:
+async def get_statistics(scope: RequestScope, query: HoursQuery) -> Statistics:
     """Return how many calls were made, settled and expired per hour, and how fast people decided.
 
     Times are ms; settled calls are counted as long as retention keeps them.
     """
-    return json_response(await scope.calls.statistics(query.hours))
+    return await scope.calls.statistics(query.hours)
 
 
-async def get_findings(scope: RequestScope) -> Response:
+async def get_findings(scope: RequestScope) -> Health:
     """Return the findings of `perdure doctor` that read no logs, with workers and queues.
 
     Only for principals that see all tenants. They are repeated after some seconds at the earliest.
@@ -42,7 +40,7 @@ async def get_findings(scope: RequestScope) -> Response:
             "the findings cover all tenants, and this principal sees only one",
             hint="use a token without a tenant",
         )
-    return json_response(await find_health(scope.app_state))
+    return await find_health(scope.app_state)
 
 
 def may_see_findings(scope: RequestScope) -> bool:
@@ -62,6 +60,6 @@ async def find_health(app_state: AppState) -> Health:
 
 ROUTES: Final = tagged(
     "about",
-    Route("GET", "/stats", READS, get_statistics, returns={200: Statistics}),
-    Route("GET", "/doctor", OPERATES, get_findings, returns={200: Health}),
+    Route("GET", "/stats", READS, get_statistics),
+    Route("GET", "/doctor", OPERATES, get_findings),
 )
