@@ -121,7 +121,7 @@ def _arguments(name: str, n: int, request: Request) -> dict[str, Any] | None:
     if name == "ask_user":
         return {"question": f"question {n}"}
     if name == "wait":
-        return {"duration": f"{1 + n % 15}s", "reason": "a reason"}
+        return {"seconds": 1 + n % 15}
     if name not in BACKGROUND:
         return {"n": n}
     results = [repr(item.content) for item in request.messages if isinstance(item, ToolMessage)]

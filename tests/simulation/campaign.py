@@ -18,6 +18,8 @@ from perdure.testing.simulation.replies import Replies, SettledReply
 from perdure.testing.simulation.story import waits
 
 T = TypeVar("T")
+Request = Callable[[Runtime], Awaitable[Any]]
+Settlement = tuple[Request, SettledReply | None]  # and the reply that it gets
 
 FAULTS_S: Final = 20.0
 REST_S: Final = 600.0  # in which every session must end
@@ -136,6 +138,8 @@ class Campaign:
         luck = random.Random(f"{self.fleet.seed} {session}")  # noqa: S311
         agent = "solo" if int(session[1:]) % 2 else "lead"
         for number in range(luck.choice([1, 2, 3])):
+            if luck.random() < 0.2:
+                await self.attempt("launch", lambda rt, n=number: self._spawn(rt, f"{session}.{n}"))
             await self.send(session, agent, f"k{number}", is_run=luck.random() < 0.5)
             await asyncio.sleep(luck.random() * 8)
             if luck.random() < 0.5 * self.has_forks:
@@ -168,6 +172,9 @@ class Campaign:
                 self.replies.messages.add((session, key))
                 return
             await asyncio.sleep(self.fleet.draws.fraction("pause of a client"))
+
+    async def _spawn(self, rt: Runtime, key: str) -> None:
+        self.replies.launched.add((await rt.spawn("helper", f"launch {key}", key=key)).id)
 
     async def _cancel(self, rt: Runtime, session: str) -> None:
         result = await rt.session(session).cancel(by="ana")
@@ -207,8 +214,15 @@ class Campaign:
         return self.has_slow_approvers and age_s < wait_s
 
     async def _settle(self, call: PendingCall, name: str, luck: random.Random) -> None:
+        planned = self._settlement(call, name, luck)
+        if planned is None:
+            return
+        request, reply = planned
         try:
-            reply = await self._reply_to(call, name, luck)
+            await self.ask(request)
+            if luck.random() < 0.2:
+                await self.ask(request)
+                self.acts["settle again"] += 1
         except NoReply:
             return
         except PerdureError as error:
@@ -221,39 +235,33 @@ class Campaign:
         if reply is not None:
             self.replies.settlements[call.id].add(reply)
 
-    async def _reply_to(
-        self, call: PendingCall, name: str, luck: random.Random
-    ) -> SettledReply | None:
+    def _settlement(self, call: PendingCall, name: str, luck: random.Random) -> Settlement | None:
+        """Return a request that settles a call, and the reply that counts; None for a vote."""
         match call.kind:
             case "approval":
-                return await self._decide(call, name, luck)
+                return self._decision(call, name, luck)
             case "tool":
                 text = f"result by {name} {luck.randrange(3)}"
-                await self.ask(_submission(call, text, is_run=luck.random() < 0.3))
-                return SettledReply("result", "", text)
+                submission = _submission(call, text, is_run=luck.random() < 0.3)
+                return submission, SettledReply("result", "", text)
             case "question" if call.reason == "budget":
-                await self.ask(lambda rt: rt.respond(call.id, {"turns": 500}, by=name))
+                return lambda rt: rt.respond(call.id, {"turns": 500}, by=name), None
             case "question":
                 text = f"answer by {name}"
-                await self.ask(lambda rt: rt.respond(call.id, text, by=name))
-                return SettledReply("answer", "", text)
+                return lambda rt: rt.respond(call.id, text, by=name), SettledReply(
+                    "answer", "", text
+                )
             case _:
-                pass
-        return None
+                return None
 
-    async def _decide(
-        self, call: PendingCall, name: str, luck: random.Random
-    ) -> SettledReply | None:
+    def _decision(self, call: PendingCall, name: str, luck: random.Random) -> Settlement:
         verb = luck.choice(["approve", "approve", "deny", "edit"])
         if verb == "deny":
-            await self.ask(lambda rt: rt.deny(call.id, by=name))
-            return SettledReply("deny", name)
+            return lambda rt: rt.deny(call.id, by=name), SettledReply("deny", name)
         args = {"n": luck.randrange(1000, 2000)} if verb == "edit" and call.reason is None else None
         if call.tool == "wire":
-            await self.ask(lambda rt: rt.approve(call.id, by=name))
-            return None  # a vote, perhaps the last one
-        await self.ask(lambda rt: rt.approve(call.id, by=name, args=args))
-        return SettledReply("approve", name)
+            return lambda rt: rt.approve(call.id, by=name), None  # a vote, perhaps the last one
+        return lambda rt: rt.approve(call.id, by=name, args=args), SettledReply("approve", name)
 
     async def reader(self) -> None:
         """Read outcomes of background agents and send follow-ups: it races with their parents."""

@@ -15,22 +15,26 @@ RECORDS: Final = (
 FAULTS: Final = (
     *("crash before an operation", "crash after a commit", "crash at an effect"),
     *("crash at some time", "freeze at an operation", "freeze after a commit"),
-    *("freeze at an effect", "lost reply", "unavailable", "outage", "stall", "lost signal"),
+    *(
+        "freeze at an effect",
+        "lost reply",
+        "lost reply to a claim",
+        "unavailable",
+        "outage",
+        "stall",
+        "lost signal",
+    ),
     *("doubled signal", "late signal", "clock step", "skewed clock"),
 )
 COUNTS: Final = (
     *("claims by commits", "claims undone", "did settle: ALREADY_DECIDED", "did settle approval"),
     *("did settle tool", "did settle question", "did delete", "did fork", "did cancel"),
-    *("did read a task", "did resume a task"),
+    *("did read a task", "did resume a task", "did launch", "did settle again"),
 )
 DETAILS: Final = (
     *("a call expired", "a call was interrupted", "an approval was edited", "a call was retried"),
-    *(
-        "a queued message",
-        "a session was created again",
-        "mail was delivered",
-        "a budget was asked",
-    ),
+    *("a queued message", "a session was created again", "mail was delivered"),
+    *("a budget was asked", "a timer ended"),
 )
 
 
@@ -41,11 +45,14 @@ def situations_of(campaign: "Campaign") -> Counter[str]:
     for stream, log in oracle.logs.items():
         counts.update(f"record {record.type}" for record in log)
         counts["a session was created again"] += "#" in stream
+        timers = {data["pendingID"] for data in log.of("pending") if data["kind"] == "timer"}
         for data in log.of("settled"):
             counts["a call expired"] += data["status"] == "expired"
+            counts["a timer ended"] += data["status"] == "completed" and data["pendingID"] in timers
         for data in log.of("tool_result", "user"):
             counts["a call was interrupted"] += bool(data.get("interrupted"))
             counts["mail was delivered"] += bool(data.get("mail"))
+            counts["invalid arguments"] += str(data.get("result")).startswith("Invalid arguments")
         for data in log.of("decision"):
             counts["an approval was edited"] += data["kind"] == "edit"
         for data in log.of("tool_started"):

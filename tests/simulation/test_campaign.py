@@ -44,6 +44,7 @@ def test_every_situation_occurs() -> None:
             if not missing:
                 break
     assert missing == []
+    assert not total["invalid arguments"]  # a tool that never starts shows nothing
 
 
 DIGESTS: Final = """

@@ -195,7 +195,7 @@ class RemoteSession:
     # --- commands -----------------------------------------------------------------------------
 
     async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result:
-        """Cancel the run: once this returns, nothing of it starts any more."""
+        """Cancel the run: once this returns, no call of it is recorded as started any more."""
         body = without_none({"by": by, "reason": reason})
         return self._result(await self._post("cancel", body))
 

@@ -349,8 +349,9 @@ class Session(Generic[T_co]):
     async def cancel(
         self, *, by: str | None = None, reason: str | None = None, keep_children: bool = False
     ) -> Result[T_co]:
-        """End the run: once this returns, no effect of it starts.
+        """End the run: once this returns, no call of it is recorded as started any more.
 
+        One that was recorded before may still run in a process that was slow to read of the end.
         Its background agents are cancelled too, unless `keep_children` is set.
         """
         for name, text in (("by", by), ("reason", reason)):

@@ -9,17 +9,28 @@ import msgspec
 from perdure.store.base import Entry
 from perdure.store.memory import MemoryStore
 from perdure.testing.simulation.log import RawLog, session_of
-from perdure.testing.simulation.oracle import Oracle, Problem
+from perdure.testing.simulation.oracle import Oracle
+from perdure.testing.simulation.store import completed
 
 Found = Iterator[tuple[str, str]]  # a guarantee, and how it was broken
 
-FINAL: Final = ("completed", "failed", "cancelled")
+ENDS: Final = {"agent_complete": "completed", "agent_error": "failed", "cancelled": "cancelled"}
 MOVING: Final = ("pending", "running")
 _STARTS: Final = ("agent_start", "tool_started", "agent_changed", "retry")
+_PAGE: Final = 50  # records of the feed
 
 
 def judge(oracle: Oracle, memory: MemoryStore, *, has_one_clock: bool) -> None:
-    """Add what the logs and entries at the end say; deadlines only if no clock was set."""
+    """Add what logs, entries and the feed at the end say; deadlines only if no clock was set."""
+    judge_logs(oracle, has_one_clock=has_one_clock)
+    _check_entries(oracle, memory)
+    _check_mail(oracle, memory)
+    if [*_feed(memory)] != oracle.feed:
+        oracle.find("G9", "", "the feed is not the records in the order of their commits")
+
+
+def judge_logs(oracle: Oracle, *, has_one_clock: bool) -> None:
+    """Add what the logs at the end say."""
     for stream, log in oracle.logs.items():
         checks = (_turns, _calls, _epochs, _cancels, _growth, _keys, _decisions)
         for check in checks:
@@ -28,11 +39,9 @@ def judge(oracle: Oracle, memory: MemoryStore, *, has_one_clock: bool) -> None:
         if has_one_clock:
             for text in _early_expiries(log):
                 oracle.find("G9", session_of(stream), text, log)
-    _check_entries(oracle, memory)
-    _check_mail(oracle, memory)
-    feed = [(record.stream, record.type) for record in memory._feed]  # noqa: SLF001 - all at once
-    if feed != oracle.feed:
-        oracle.problems.append(Problem("G9", "", "the feed is not the commits in their order"))
+    for mail, number in _delivered(oracle).items():
+        if number > 1:
+            oracle.find("G9", "", f"mail {mail} was delivered {number} times")
 
 
 def _turns(log: RawLog) -> Found:
@@ -134,7 +143,7 @@ def _check_entries(oracle: Oracle, memory: MemoryStore) -> None:
     for entry, data in session_entries(memory):
         log, session = oracle.logs.get(entry.stream, RawLog()), session_of(entry.stream)
         row = memory._tables.streams[entry.stream]  # noqa: SLF001 - at one moment
-        if row.gone or log.is_fork:
+        if row.gone:
             continue
         for text in _entry_differences(data, log):
             oracle.find("G9", session, text, log)
@@ -152,26 +161,39 @@ def _check_entries(oracle: Oracle, memory: MemoryStore) -> None:
 
 
 def _entry_differences(data: dict[str, Any], log: RawLog) -> Iterator[str]:
+    state, head = data["state"], data["head"]
+    ends = [ENDS.get(row.type) for row in log if row.type in ("user", *ENDS)]
+    end = ends[-1] if ends else None
+    if state in MOVING:
+        if log.is_over or not log.is_fork:  # a fork waits for its first message
+            yield f"it rests as {state} (problem: {data.get('problem')})"
+    elif state != (end or "waiting"):
+        yield f"its entry says {state}, and its log {end or 'has no end'}"
+    is_parked = state == "completed"  # by its driver: a cancel, and a vote, change the log only
+    if head > len(log) or (is_parked and head != len(log)):
+        yield f"its entry knows {head} records, and its log has {len(log)}"
     turns = sum(row.type == "assistant" for row in log)
-    if (data["state"] in FINAL) != log.is_over and data["state"] not in MOVING:
-        yield f"its entry says {data['state']}, and its log differs"
-    if data["state"] in MOVING:
-        yield f"it rests as {data['state']} (problem: {data.get('problem')})"
-    if data["head"] > len(log):
-        yield f"its entry knows {data['head']} records, and its log has {len(log)}"
-    if data["state"] == "completed" and data["turns"] != turns:
+    if is_parked and data["turns"] != turns:
         yield f"its entry counts {data['turns']} turns, and its log {turns}"
+    for name in {*data.get("waiting", ())} - {call["pendingID"] for call in log.open_calls()}:
+        yield f"its entry waits for {name}, and its log does not"
+
+
+def _delivered(oracle: Oracle) -> Counter[str]:
+    logs = [log for log in oracle.logs.values() if not log.is_fork]
+    rows = [data for log in logs for data in log.of("user", "tool_result")]
+    return Counter(mail for data in rows for mail in data.get("mail", ()))
+
+
+def _feed(memory: MemoryStore) -> Iterator[tuple[str, str]]:
+    """Yield stream and type of each record, as a reader gets them page by page."""
+    page = completed(memory.tail("", _PAGE))
+    while page.records:
+        yield from ((record.stream, record.type) for record in page.records)
+        page = completed(memory.tail(page.cursor, _PAGE))
 
 
 def _check_mail(oracle: Oracle, memory: MemoryStore) -> None:
-    delivered: Counter[str] = Counter()
-    for log in oracle.logs.values():
-        if not log.is_fork:
-            for data in log.of("user", "tool_result"):
-                delivered.update(data.get("mail", ()))
-    for mail, number in delivered.items():
-        if number > 1:
-            oracle.find("G9", "", f"mail {mail} was delivered {number} times")
     states = {entry.stream: data["state"] for entry, data in session_entries(memory)}
     for entry in memory._tables.entries.get("mail", {}).values():  # noqa: SLF001
         if entry.state == "open" and states.get(entry.stream) == "completed":

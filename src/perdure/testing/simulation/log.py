@@ -37,6 +37,11 @@ class RawLog(list[RawRecord]):
         ids = ("callID", "toolCallId", "id")
         return [data for data in self.of(*types) if call_id in (data.get(name) for name in ids)]
 
+    def open_calls(self) -> list[Data]:
+        """Return the data of the calls that wait."""
+        settled = {data["pendingID"] for data in self.of("settled", "decision")}
+        return [data for data in self.of("pending") if data["pendingID"] not in settled]
+
     @property
     def is_over(self) -> bool:
         """True if the last run has ended."""

@@ -83,44 +83,25 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 class _Handle(asyncio.Handle):
-    __slots__ = ("process",)
-
-    def __init__(
-        self,
-        process: Process,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: "SimulatedLoop",
-        context: Context,
-    ) -> None:
-        super().__init__(callback, args, loop, context)
-        self.process = process
+    __slots__ = ()
 
     def _run(self) -> None:
-        run_in_process(self, self.process, super()._run)
+        run_in_process(self, super()._run)
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    __slots__ = ("process",)
-
-    def __init__(
-        self,
-        process: Process,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: "SimulatedLoop",
-        context: Context,
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self.process = process
+    __slots__ = ()
 
     def _run(self) -> None:
-        run_in_process(self, self.process, super()._run)
+        run_in_process(self, super()._run)
 
 
-def run_in_process(handle: Any, process: Process, run: Callable[[], None]) -> None:
+def run_in_process(handle: Any, run: Callable[[], None]) -> None:
     """Run a callback, unless its process is dead or frozen. Reports one that takes long."""
+    process = handle._context.get(process_of)  # noqa: SLF001 - our loop's
+    if process is None:
+        run()
+        return
     if process.is_dead:
         return
     if process.is_frozen:
@@ -177,11 +158,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        context = copy_context() if context is None else context
-        process = context.get(process_of)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        handle = _Handle(process, callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -194,11 +171,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        context = copy_context() if context is None else context
-        process = context.get(process_of)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        timer = _TimerHandle(process, when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
         return timer

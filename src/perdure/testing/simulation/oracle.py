@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from perdure.runtime.probes import ModelAsked, Probe, ToolRun
-from perdure.store.base import DELETE, Heads, Lease, Put, Write
+from perdure.store.base import Heads, Lease, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing.simulation.log import RawLog, decoded, session_name, session_of
 from perdure.testing.simulation.loop import Process
@@ -68,7 +68,7 @@ class Oracle:
         self.feed: list[tuple[str, str]] = []  # stream and type of each record, in order
         self.effects: list[Effect] = []
         self.erased: set[str] = set()  # names of sessions
-        self.deleted_entries: set[tuple[str, str]] = set()
+        self.erased_tasks: set[str] = set()  # ids of launched tasks
         self._memory = memory
         self._claims: dict[str, LastClaim] = {}
         self._claimers: dict[tuple[str, int, str], int] = {}  # start by stream, epoch and holder
@@ -96,8 +96,7 @@ class Oracle:
         """Note an operation that the store has performed for a process."""
         match operation.func.__name__:
             case "commit":
-                writes, puts = operation.args[:2]
-                self._commit(process, writes, puts, result)
+                self._commit(process, operation.args[0], result)
             case "claim":
                 self._claim(process, result)
             case _:
@@ -108,7 +107,7 @@ class Oracle:
             self._claims[lease.stream] = LastClaim(lease.holder, lease.epoch)
             self._claimers[lease.stream, lease.epoch, lease.holder] = id(process)
 
-    def _commit(self, process: Process, writes: list[Write], puts: list[Put], heads: Heads) -> None:
+    def _commit(self, process: Process, writes: list[Write], heads: Heads) -> None:
         for write in writes:
             fence, last = write.fence, self._claims.get(write.stream)
             if fence is not None and last not in (None, (fence.holder, fence.epoch)):
@@ -117,13 +116,13 @@ class Oracle:
                 self.find("G5", name, text, self.logs.get(write.stream))
             if write.erase:
                 self.erased.add(session_of(write.stream))
-                self.logs.pop(write.stream, None)
+                log = self.logs.pop(write.stream, RawLog())
+                self.erased_tasks |= {data["taskID"] for data in log.of("launched")}
                 self.feed = [item for item in self.feed if item[0] != write.stream]
             elif write.records and session_of(write.stream):
                 log = self.logs.setdefault(write.stream, RawLog())
                 log += [decoded(record, process.name, id(process)) for record in write.records]
             self.feed += [(write.stream, record.type) for record in write.records]
-        self.deleted_entries |= {(put.kind, put.key) for put in puts if put.data is DELETE}
         self._claim(process, list(heads.leases.values()))
 
     def holds(self, process: Process, stream: str) -> bool:

@@ -32,7 +32,7 @@ class Replies:
         """Add what the logs at the end do not have."""
         self._check_messages(oracle)
         launched = {data["taskID"] for log in oracle.logs.values() for data in log.of("launched")}
-        for task in self.launched - launched - _deleted_tasks(oracle):
+        for task in self.launched - launched - oracle.erased_tasks:
             oracle.find("G1", "", f"the launch of {task} was acknowledged, and is not recorded")
         for stream in self.deleted & oracle.logs.keys():
             text = "its deletion was acknowledged, and it is still there"
@@ -85,7 +85,3 @@ class Replies:
             if call in ran and outputs and not is_doubtful and data["result"] not in outputs:
                 text = f"the result of call {call} is {data['result']!r}, the world knows {outputs}"
                 oracle.find("G3", session, text, log)
-
-
-def _deleted_tasks(oracle: Oracle) -> set[str]:
-    return {name for name in oracle.erased if name}

@@ -102,9 +102,7 @@ def waits(fleet: Fleet) -> str:
     lines = []
     for entry, data in session_entries(fleet.memory):
         log = fleet.oracle.logs.get(entry.stream, RawLog())
-        settled = {data["pendingID"] for data in log.of("settled", "decision")}
-        pending = [item for item in log.of("pending") if item["pendingID"] not in settled]
-        calls = [f"{item['kind']} {item['tool']}" for item in pending]
+        calls = [f"{call['kind']} {call['tool']}" for call in log.open_calls()]
         waiting = f", waits for {', '.join(calls)}" if calls else ""
         problem = f" ({data['problem']})" if data.get("problem") else ""
         lines.append(f"    session {session_of(entry.stream)}: {data['state']}{problem}{waiting}")
