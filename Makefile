@@ -39,8 +39,8 @@ clients: $(READY)    # Claude Code, opencode and Codex against our MCP server; n
 soak: $(READY)       # tests that run for minutes; SOAK_MINUTES=60 for an hour, SOAK_SEED=… to repeat a run
 	$(BIN)/pytest -m soak -s
 
-simulate: $(READY)   # seeds of the simulated fleet: SEEDS=20000 for a long run, SEED=17 for every step of one
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
+simulate: $(READY)   # the simulated fleet: SEEDS=20000 FIRST=1000 for a long run, SEED=17 for every step of one
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 venv: $(READY)
 

@@ -1,4 +1,4 @@
-"""The same story, killed at the same point, as a process and in a simulation: the logs are equal."""
+"""One story, killed at the same point as a process and in a simulation, leaves equal logs."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ def simulated(folder: Path, kill_at: str | None) -> tuple[dict[str, Any], int]:
 
 
 def plain(end: dict[str, Any]) -> str:
-    """Return the log without what differs between two plays; ids by the order of their first use."""
+    """Return the log without what differs between two plays, and with ids by their order."""
     rows = [{k: v for k, v in e.items() if k not in VARIABLE} for e in end["events"]]
     text = "\n".join(json.dumps(row, sort_keys=True) for row in rows)
     names: dict[str, str] = {}

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from tests.simulation.agents import GATED, agents_of, campaign_of
@@ -139,7 +140,7 @@ class Campaign:
         agent = "solo" if int(session[1:]) % 2 else "lead"
         for number in range(luck.choice([1, 2, 3])):
             if luck.random() < 0.2:
-                await self.attempt("launch", lambda rt, n=number: self._spawn(rt, f"{session}.{n}"))
+                await self.attempt("launch", partial(self._spawn, f"{session}.{number}"))
             await self.send(session, agent, f"k{number}", is_run=luck.random() < 0.5)
             await asyncio.sleep(luck.random() * 8)
             if luck.random() < 0.5 * self.has_forks:
@@ -173,7 +174,7 @@ class Campaign:
                 return
             await asyncio.sleep(self.fleet.draws.fraction("pause of a client"))
 
-    async def _spawn(self, rt: Runtime, key: str) -> None:
+    async def _spawn(self, key: str, rt: Runtime) -> None:
         self.replies.launched.add((await rt.spawn("helper", f"launch {key}", key=key)).id)
 
     async def _cancel(self, rt: Runtime, session: str) -> None:
@@ -248,9 +249,8 @@ class Campaign:
                 return lambda rt: rt.respond(call.id, {"turns": 500}, by=name), None
             case "question":
                 text = f"answer by {name}"
-                return lambda rt: rt.respond(call.id, text, by=name), SettledReply(
-                    "answer", "", text
-                )
+                reply = SettledReply("answer", "", text)
+                return lambda rt: rt.respond(call.id, text, by=name), reply
             case _:
                 return None
 

@@ -15,16 +15,8 @@ RECORDS: Final = (
 FAULTS: Final = (
     *("crash before an operation", "crash after a commit", "crash at an effect"),
     *("crash at some time", "freeze at an operation", "freeze after a commit"),
-    *(
-        "freeze at an effect",
-        "lost reply",
-        "lost reply to a claim",
-        "unavailable",
-        "outage",
-        "stall",
-        "lost signal",
-    ),
-    *("doubled signal", "late signal", "clock step", "skewed clock"),
+    *("freeze at an effect", "lost reply", "lost reply to a claim", "unavailable", "outage"),
+    *("stall", "lost signal", "doubled signal", "late signal", "clock step", "skewed clock"),
 )
 COUNTS: Final = (
     *("claims by commits", "claims undone", "did settle: ALREADY_DECIDED", "did settle approval"),

@@ -112,7 +112,9 @@ FAULTS: Mapping[str, SystemFault] = {
     "events are dropped": SystemFault(_drop_events, SERVERS, frozenset({"event missed"})),
     "wake-ups are lost": SystemFault(_lose_wake_ups, DRIVERS, frozenset({"session stuck"})),
     "driven without a fence": SystemFault(
-        _drive_without_fence, DRIVERS, frozenset({"two drivers", "two results", "effect twice"})
+        _drive_without_fence,
+        DRIVERS,
+        frozenset({"two drivers", "two results", "effect twice", "G5 broken"}),
     ),
 }
 

@@ -10,6 +10,13 @@ from tests.soak.evidence import Evidence
 from tests.soak.session_log import Fault, SessionLog
 from tests.soak.world import Line
 
+from perdure.core.session.naming import session_stream
+from perdure.store.memory import MemoryStore
+from perdure.testing.simulation.judgement import judge_logs
+from perdure.testing.simulation.log import RawLog, RawRecord
+from perdure.testing.simulation.oracle import Oracle
+from perdure.testing.simulation.replies import Replies, SettledReply
+
 AT_REST = frozenset({"completed", "cancelled"})
 
 
@@ -31,6 +38,7 @@ def judge(evidence: Evidence) -> list[Fault]:
         faults += checks.check_commands(log, ran)
     missing = [name for name in notes if name not in logs and notes[name].acked]
     faults += [Fault("session lost", f"{name}: {notes[name].acked}") for name in missing]
+    faults += check_guarantees(evidence)
     for check in (check_orphans, check_overlaps, check_commands, check_events, check_end):
         faults += check(evidence, logs)
     return faults
@@ -59,6 +67,28 @@ def _notes_by_session(
             group = notes[session].asked if line["phase"] == "asked" else notes[session].acked
             group.append(line)
     return notes
+
+
+def check_guarantees(evidence: Evidence) -> Iterator[Fault]:
+    """What the oracle of the simulated fleet finds in these logs and acknowledgements."""
+    oracle, replies = Oracle(MemoryStore()), Replies()
+    for session, events in evidence.logs.items():
+        rows = [RawRecord(e["type"], e["data"], e["timestamp"], "", 0) for e in events]
+        oracle.logs[session_stream("", session)] = RawLog(rows)
+    for note in evidence.notes:
+        match note:
+            case {"phase": "acked", "topic": "message", "session": session, "text": text}:
+                replies.messages.add((session, text))
+            case {"phase": "acked", "topic": "settle", "verb": "result", "text": text}:
+                replies.settlements[note["pending"]].add(SettledReply("result", "", text))
+            case {"phase": "acked", "topic": "settle", "verb": verb} if verb in checks.DECISIONS:
+                replies.settlements[note["pending"]].add(SettledReply(verb, note["by"]))
+            case _:
+                pass
+    judge_logs(oracle, has_one_clock=True)
+    replies.judge(oracle)
+    for problem in oracle.problems:
+        yield Fault(f"{problem.guarantee} broken", f"{problem.session}: {problem.text}")
 
 
 def check_orphans(evidence: Evidence, logs: dict[str, SessionLog]) -> Iterator[Fault]:

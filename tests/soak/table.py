@@ -23,6 +23,7 @@ ROWS = {  # of faults, with the beginnings of their names
     "commands run twice, acked and not run": ("command",),
     "checkpoints lost": ("checkpoint",),
     "SSE events missed, doubled, out of order": ("event",),
+    "guarantees broken, as a simulated fleet is judged": ("G",),
     "sessions not at rest": ("session stuck",),
     "responses 5xx other than 503": ("response",),
     "processes that ended by themselves": ("process",),

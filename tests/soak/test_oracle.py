@@ -139,6 +139,29 @@ def drive_in_two_processes(evidence: Evidence) -> None:
     evidence.naps = []
 
 
+@plants("G5 broken")
+def write_under_an_earlier_epoch(evidence: Evidence) -> None:
+    log, event = pick(evidence, "tool_started")
+    data = {**event["data"], "epoch": 0, "id": "c9.9"}
+    log.append({**event, "data": data, "seq": len(log) + 1})
+
+
+@plants("G9 broken")
+def expire_early(evidence: Evidence) -> None:
+    _, event = pick(evidence, "settled", status="completed")
+    event["data"]["status"] = "expired"
+
+
+@plants("G2 broken")
+def record_a_turn_twice(evidence: Evidence) -> None:
+    repeat(*pick(evidence, "assistant"))
+
+
+@plants("G1 broken")
+def forget_a_key(evidence: Evidence) -> None:
+    del pick(evidence, "user", content=acked(evidence, "message")["text"])[1]["data"]["key"]
+
+
 @plants("notification not once")
 def notify_twice(evidence: Evidence) -> None:
     log, event = next(

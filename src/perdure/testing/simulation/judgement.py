@@ -187,6 +187,7 @@ def _delivered(oracle: Oracle) -> Counter[str]:
 
 def _feed(memory: MemoryStore) -> Iterator[tuple[str, str]]:
     """Yield stream and type of each record, as a reader gets them page by page."""
+    completed(memory.open())  # a story's check has closed it
     page = completed(memory.tail("", _PAGE))
     while page.records:
         yield from ((record.stream, record.type) for record in page.records)

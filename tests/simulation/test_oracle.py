@@ -1,0 +1,285 @@
+"""Each check of the oracle can fail: what it must find is planted in the evidence of one seed."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.simulation.campaign import Campaign
+
+from perdure.runtime.probes import ModelAsked
+from perdure.testing.simulation.fleet import Fleet
+from perdure.testing.simulation.judgement import judge
+from perdure.testing.simulation.log import RawLog, RawRecord, session_of
+from perdure.testing.simulation.oracle import Oracle
+from perdure.testing.simulation.replies import SettledReply
+from perdure.testing.simulation.simulate import quiet_logs
+
+SEED = 12
+
+Plant = Callable[["Evidence"], None]
+PLANTS: dict[Plant, tuple[str, str]] = {}
+
+
+class Played(NamedTuple):
+    """What the seed has left."""
+
+    entries: dict[str, dict[str, Any]]
+    feed: list[Any]
+    logs: dict[str, RawLog]
+
+
+@cache
+def played() -> tuple[Campaign, Played]:
+    """Play the seed without faults, once."""
+    campaign = Campaign()
+    fleet = Fleet(SEED, campaign, ())
+    with quiet_logs():
+        assert fleet.run().problems == []
+    memory = fleet.memory
+    return campaign, Played(memory._tables.entries, memory._feed, fleet.oracle.logs)
+
+
+class Evidence:
+    """Everything that was seen of one seed, in which nothing went wrong."""
+
+    def __init__(self) -> None:
+        campaign, logs = played()
+        memory = self.memory = campaign.fleet.memory
+        memory._tables.entries = {kind: dict(rows) for kind, rows in logs.entries.items()}
+        memory._feed = [*logs.feed]
+        self.oracle, self.replies = Oracle(memory), deepcopy(campaign.replies)
+        self.oracle.logs = deepcopy(logs.logs)
+        self.oracle.feed = [*campaign.fleet.oracle.feed]
+        self.oracle.effects = campaign.fleet.oracle.effects
+        self.oracle.erased_tasks = campaign.fleet.oracle.erased_tasks
+
+    def judge(self) -> list[tuple[str, str]]:
+        judge(self.oracle, self.memory, has_one_clock=True)
+        self.replies.judge(self.oracle)
+        return [(problem.guarantee, problem.text) for problem in self.oracle.problems]
+
+    def pick(self, type_: str, **fields: object) -> tuple[RawLog, int, dict[str, Any]]:
+        """Return the log with the first record of this type, its place, and its data."""
+        for log in self.oracle.logs.values():
+            for place, row in enumerate(log):
+                if row.type == type_ and fields.items() <= row.data.items() and not log.is_fork:
+                    return log, place, row.data
+        raise AssertionError(f"the seed has no {type_} {fields}")
+
+    def repeat(self, type_: str, times: int = 1, **fields: object) -> None:
+        log, place, _ = self.pick(type_, **fields)
+        log[place:place] = [log[place]] * times
+
+    def change_entry(self, **changes: object) -> None:
+        """Change the data of the first entry of a session that is completed."""
+        entries = self.memory._tables.entries["session"]
+        for key, entry in entries.items():
+            data = msgspec.json.decode(entry.data)
+            if data.get("state") == "completed":
+                entries[key] = replace(entry, data=msgspec.json.encode({**data, **changes}))
+                return
+
+
+def plants(guarantee: str, text: str) -> Callable[[Plant], Plant]:
+    """Register a function that plants a fault, with what the oracle must say."""
+
+    def register(plant: Plant) -> Plant:
+        PLANTS[plant] = guarantee, text
+        return plant
+
+    return register
+
+
+@plants("G1", "was acknowledged, and is not recorded")
+def lose_a_message(evidence: Evidence) -> None:
+    session, key = next(iter(evidence.replies.messages))
+    log = evidence.oracle.log(session)
+    log[:] = [row for row in log if row.data.get("key") != key]
+
+
+@plants("G1", "is recorded 2 times")
+def record_a_message_twice(evidence: Evidence) -> None:
+    evidence.repeat("user", key="k0")
+
+
+@plants("G1", "the launch of bg_1 was acknowledged")
+def lose_a_launch(evidence: Evidence) -> None:
+    evidence.replies.launched.add("bg_1")
+
+
+@plants("G1", "its cancel was acknowledged, and is not recorded")
+def lose_a_cancel(evidence: Evidence) -> None:
+    stream = next(s for s, log in evidence.oracle.logs.items() if not any(log.of("cancelled")))
+    evidence.replies.cancelled.add(session_of(stream))
+
+
+@plants("G1", "its deletion was acknowledged, and it is still there")
+def lose_a_deletion(evidence: Evidence) -> None:
+    evidence.replies.deleted.add(next(iter(evidence.oracle.logs)))
+
+
+@plants("G1", "the log says 'somebody else'")
+def replace_a_decision(evidence: Evidence) -> None:
+    _, _, data = evidence.pick("decision", kind="deny", by=next_decider(evidence))
+    data["by"] = "somebody else"
+
+
+def next_decider(evidence: Evidence) -> str:
+    replies = evidence.replies.settlements.values()
+    return next(reply.by for found in replies for reply in found if reply.verb == "deny")
+
+
+@plants("G1", "was acknowledged; the log says")
+def replace_a_result(evidence: Evidence) -> None:
+    replies = evidence.replies.settlements.values()
+    value = next(reply.value for found in replies for reply in found if reply.verb == "result")
+    evidence.pick("tool_result", result=value)[2]["result"] = "another result"
+
+
+@plants("G2", "the turns are [1, 1")
+def record_a_turn_twice(evidence: Evidence) -> None:
+    evidence.repeat("assistant", turn=1)
+
+
+@plants("G3", "the world knows")
+def record_another_result(evidence: Evidence) -> None:
+    (session, call), _ = next(iter(evidence.replies.ledger.items()))
+    for data in evidence.oracle.log(session).of("tool_result"):
+        if data["toolCallId"] == call:
+            data["result"] = "another result"
+
+
+@plants("G4", "has 2 results")
+def record_two_results(evidence: Evidence) -> None:
+    evidence.repeat("tool_result")
+
+
+@plants("G4", "has a result and was never requested")
+def record_a_result_without_a_call(evidence: Evidence) -> None:
+    log, place, _ = evidence.pick("tool_call")
+    del log[place]
+
+
+@plants("G4", "has 2 decisions")
+def decide_twice(evidence: Evidence) -> None:
+    evidence.repeat("decision", kind="deny")
+
+
+@plants("G4", "several settlements")
+def acknowledge_two_settlements(evidence: Evidence) -> None:
+    evidence.pick("pending")
+    found = next(found for found in evidence.replies.settlements.values() if found)
+    found.add(SettledReply("deny", "somebody else"))
+
+
+@plants("G4", "losers of call")
+def name_another_winner(evidence: Evidence) -> None:
+    _, _, data = evidence.pick("decision")
+    evidence.replies.winners[data["pendingID"]].add("nobody")
+
+
+@plants("G5", "tools started under the epochs")
+def start_under_an_earlier_epoch(evidence: Evidence) -> None:
+    log, place, _ = evidence.pick("tool_started")
+    log.insert(0, log[place]._replace(data={**log[place].data, "epoch": 10**6}))
+
+
+@plants("G5", "starts after the run was cancelled")
+def start_after_a_cancel(evidence: Evidence) -> None:
+    log, place, _ = evidence.pick("tool_started")
+    log.insert(place, RawRecord("cancelled", {}, log[place].at, "", 0))
+
+
+@plants("G9", "has no result, and the run is over")
+def lose_a_result(evidence: Evidence) -> None:
+    log, place, _ = evidence.pick("tool_result")
+    del log[place]
+
+
+@plants("G9", "its deadline is")
+def expire_early(evidence: Evidence) -> None:
+    call = evidence.pick("pending", kind="tool", tool="fetch")[2]["pendingID"]
+    evidence.pick("settled", pendingID=call)[2]["status"] = "expired"
+
+
+@plants("G9", "was delivered 2 times")
+def deliver_mail_twice(evidence: Evidence) -> None:
+    for number in (1, 2):
+        evidence.pick("user")[0].append(RawRecord("user", {"mail": ["m"], "n": number}, 0, "", 0))
+
+
+@plants("G9", "the feed is not the records")
+def feed_a_record_twice(evidence: Evidence) -> None:
+    evidence.memory._feed.insert(1, evidence.memory._feed[0])
+
+
+@plants("G9", "the feed is not the records")
+def swap_two_records_of_the_feed(evidence: Evidence) -> None:
+    feed = evidence.memory._feed
+    place = next(i for i in range(1, len(feed)) if feed[i].type != feed[0].type)
+    first, other = feed[0], feed[place]
+    feed[0], feed[place] = replace(other, pos=first.pos), replace(first, pos=other.pos)
+
+
+@plants("G9", "its entry says waiting, and its log completed")
+def show_another_state(evidence: Evidence) -> None:
+    evidence.change_entry(state="waiting")
+
+
+@plants("G9", "it rests as running")
+def leave_a_session_running(evidence: Evidence) -> None:
+    evidence.change_entry(state="running")
+
+
+@plants("G9", "its entry knows 1 records")
+def show_another_head(evidence: Evidence) -> None:
+    evidence.change_entry(head=1)
+
+
+@plants("G9", "its entry counts 99 turns")
+def show_other_turns(evidence: Evidence) -> None:
+    evidence.change_entry(turns=99)
+
+
+@plants("G9", "its entry waits for p_1, and its log does not")
+def show_a_call_that_is_not_open(evidence: Evidence) -> None:
+    evidence.change_entry(waiting=["p_1"])
+
+
+@plants("G10", "starts of drives in a log of")
+def record_a_start_at_each_crash(evidence: Evidence) -> None:
+    evidence.repeat("agent_start", times=200)
+
+
+@plants("G10", "records of what it waits for")
+def record_a_wait_at_each_crash(evidence: Evidence) -> None:
+    evidence.repeat("pending", times=200)
+
+
+def test_a_seed_in_which_nothing_went_wrong_has_no_problems() -> None:
+    assert Evidence().judge() == []
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_fault_in_the_evidence_is_found_and_named(plant: Plant) -> None:
+    """G1 G2 G3 G4 G5 G9 G10"""
+    evidence = Evidence()
+    plant(evidence)
+    guarantee, text = PLANTS[plant]
+    found = evidence.judge()
+    assert any(problem[0] == guarantee and text in problem[1] for problem in found), found
+
+
+def test_a_request_of_a_recorded_turn_is_found() -> None:
+    """G2"""
+    evidence = Evidence()
+    oracle = evidence.oracle
+    stream = next(s for s, log in oracle.logs.items() if any(log.of("assistant")))
+    oracle.holds = lambda *_: True  # type: ignore[method-assign]
+    asked = ModelAsked("", session_of(stream), 1)
+    oracle.probed(None, asked)  # type: ignore[arg-type]
+    assert [problem.guarantee for problem in oracle.problems] == ["G2"]
