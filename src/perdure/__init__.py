@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.runtime.requests import ApprovalRequired, InputRequired
     from perdure.runtime.sessions.handle import Session
     from perdure.runtime.sessions.task import Task
+    from perdure.runtime.tools.approval import Approval
     from perdure.runtime.tools.tool import Tool, tool
     from perdure.runtime.values import Context
     from perdure.serve.assembly import asgi
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Agent": "perdure.runtime.agents.agent",
+    "Approval": "perdure.runtime.tools.approval",
     "ApprovalRequired": "perdure.runtime.requests",
     "Conflict": "perdure.errors",
     "Context": "perdure.runtime.values",
@@ -51,6 +53,7 @@ _HOMES = {
 
 __all__ = [
     "Agent",
+    "Approval",
     "ApprovalRequired",
     "Conflict",
     "Context",

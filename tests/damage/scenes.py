@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from perdure import Agent, Context, PendingCall, Runtime, tool
+from perdure import Agent, Approval, Context, PendingCall, Runtime, tool
 from perdure.core.conversation.messages import Answer, RequestedCall, ToolMessage
 from perdure.runtime.models.base import Request
 from perdure.testing import crash_after
@@ -76,7 +76,7 @@ def agents(ledger: Ledger) -> list[Agent[Any]]:
         """Pay money back."""
         return record(ctx)
 
-    @tool(requires_approval=True, min_approvals=2)
+    @tool(requires_approval=Approval(votes=2))
     def payout(cents: int, ctx: Context) -> str:
         """Pay a large amount."""
         return record(ctx)

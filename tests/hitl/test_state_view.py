@@ -10,7 +10,7 @@ import pytest
 from tests.support.runtimes import MakeRuntime
 from tests.support.shop import agent, clerk, paused, ran, refunds
 
-from perdure import Agent, File, NotFound, Refused, Runtime, hitl, tool
+from perdure import Agent, Approval, File, NotFound, Refused, Runtime, hitl, tool
 from perdure.errors import Conflict, NotAllowed, StoreError
 from perdure.hitl import (
     ExecutionState,
@@ -430,7 +430,7 @@ async def test_every_field_is_in_force_after_the_restore(in_memory: MakeRuntime)
     await there.__aexit__(None, None, None)
 
 
-@tool(requires_approval=True, not_by_starter=True)
+@tool(requires_approval=Approval(not_by_starter=True))
 def payout(cents: int) -> str:
     return f"paid {cents}"
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure import Agent, Context, PendingCall, tool
+from perdure import Agent, Approval, Context, PendingCall, tool
 from perdure.core.conversation.messages import Answer, RequestedCall, ToolMessage
 from perdure.errors import ModelUnavailable
+from perdure.runtime.models import Usage
 from perdure.runtime.models.base import Request
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ async def pay(ctx: Context, n: int) -> str:
     return await act(ctx, n)
 
 
-@tool(requires_approval=True, approval_timeout="40s")
+@tool(requires_approval=Approval(timeout="40s"))
 async def refund(ctx: Context, n: int) -> str:
     return await act(ctx, n)
 
 
-@tool(requires_approval=True, min_approvals=2)
+@tool(requires_approval=Approval(votes=2))
 async def wire(ctx: Context, n: int) -> str:
     return await act(ctx, n)
 
@@ -68,7 +69,7 @@ async def fetch(n: int) -> str:
     raise AssertionError(f"an external tool runs elsewhere, not here with {n}")
 
 
-@tool(requires_approval=True, deferred=True, timeout="50s", approval_timeout="50s")
+@tool(requires_approval=Approval(timeout="50s"), deferred=True, timeout="50s")
 async def ship(ctx: Context, n: int, call: PendingCall) -> str:
     return await act(ctx, n)
 
@@ -96,7 +97,9 @@ class SeededModel:
             return
         calls = tuple(planned_calls(campaign, request))
         stop = "tool_use" if calls else "end_turn"
-        yield Answer(text=f"turn {request.turn}", calls=calls, usage={"inputTokens": 5}, stop=stop)
+        yield Answer(
+            text=f"turn {request.turn}", calls=calls, usage=Usage(input_tokens=5), stop_reason=stop
+        )
 
 
 def planned_calls(campaign: "Campaign", request: Request) -> Sequence[RequestedCall]:

@@ -128,7 +128,9 @@ class PlannedModel:
             for session in [request.session_id]
             for n, name in enumerate(self._tools(session, turn))
         )
-        yield Answer(text=f"turn {turn}", calls=calls, stop="tool_use" if calls else "end_turn")
+        yield Answer(
+            text=f"turn {turn}", calls=calls, stop_reason="tool_use" if calls else "end_turn"
+        )
 
     def _tools(self, session: str, turn: int) -> list[str]:
         world = self._world

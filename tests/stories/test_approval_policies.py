@@ -7,7 +7,7 @@ import anyio
 import pytest
 from tests.support.shop import agent, tool_results
 
-from perdure import Conflict, Runtime, tool
+from perdure import Approval, Conflict, Runtime, tool
 from perdure.errors import ConfigError, NotAllowed, PerdureError
 from perdure.mcp import MCPServer
 
@@ -19,7 +19,7 @@ def look(what: str) -> str:
     return f"saw {what}"
 
 
-@tool(requires_approval=True, not_by_starter=True)
+@tool(requires_approval=Approval(not_by_starter=True))
 def pay(cents: int) -> str:
     return f"paid {cents}"
 
@@ -87,7 +87,7 @@ async def test_a_remembered_denial_beats_the_rules_that_allow(in_memory: MakeRun
 async def test_of_many_approvers_at_once_exactly_as_many_count_as_are_needed(
     runtime: MakeRuntime,
 ) -> None:
-    @tool(requires_approval=True, min_approvals=3)
+    @tool(requires_approval=Approval(votes=3))
     def launch() -> str:
         return "launched"
 
@@ -128,19 +128,28 @@ async def test_several_decisions_of_a_program_are_one_commit(runtime: MakeRuntim
 
 
 INVALID: dict[str, dict[str, Any]] = {
-    "unknown decision": {"allowed_decisions": ["maybe"]},
-    "a word": {"approvers": "ana"},
-    "none": {"min_approvals": 0},
-    "too few names": {"approvers": ["ana"], "min_approvals": 2},
-    "nobody": {"approvers": []},
-    "no decision": {"allowed_decisions": ()},
+    "unknown decision": {"allow": ["maybe"]},
+    "a word": {"by": "ana"},
+    "none": {"votes": 0},
+    "too few names": {"by": ["ana"], "votes": 2},
+    "nobody": {"by": []},
+    "no decision": {"allow": ()},
     "text": {"not_by_starter": "no"},
+    "a time that is over": {"timeout": -1},
+    "a word as a condition": {"when": "always"},
 }
 
 
 @pytest.mark.parametrize("name", INVALID)
 def test_a_policy_that_nobody_could_satisfy_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError):
-        tool(look.run, **INVALID[name])
-    with pytest.raises(ConfigError):
-        MCPServer("git", url="http://localhost:1").tools(**INVALID[name])
+    with pytest.raises(ConfigError, match="Approval: "):
+        Approval(**INVALID[name])
+
+
+def test_an_approval_is_no_choice_of_mcp_tools() -> None:
+    server = MCPServer("git", url="http://localhost:1")
+    with pytest.raises(ConfigError, match="requires_approval must be a list"):
+        server.tools(requires_approval=Approval(votes=2))
+    with pytest.raises(ConfigError, match="approval must be an Approval without when"):
+        server.tools(approval=Approval(when=False))
+    assert server.tools(approval=Approval(votes=2)).approval.votes == 2

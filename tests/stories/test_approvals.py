@@ -18,7 +18,7 @@ from tests.support.shop import (
     tool_results,
 )
 
-from perdure import Conflict, Context, Refused, Runtime, tool
+from perdure import Approval, Conflict, Context, Refused, Runtime, tool
 from perdure.store.base import Put, Write
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock
@@ -51,7 +51,7 @@ async def test_a_gated_call_pauses_and_others_run(runtime: MakeRuntime) -> None:
 async def test_the_prompt_of_an_approval_is_the_tools_own(in_memory: MakeRuntime) -> None:
     """S4.1"""
 
-    @tool(requires_approval=True, approval_prompt="May I {tool}: {input}?", approval_timeout="1h")
+    @tool(requires_approval=Approval(timeout="1h"), approval_prompt="May I {tool}: {input}?")
     def act(x: str) -> str:
         return x
 

@@ -6,7 +6,7 @@ import pytest
 from tests.stories.test_background import call, launch, results
 from tests.support.runtimes import MakeRuntime
 
-from perdure import Agent, Runtime, tool
+from perdure import Agent, Approval, Runtime, tool
 from perdure.app import service_of
 from perdure.background import BackgroundManager
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 REFUND: dict[str, Any] = {"cents": 5, "card": "4111-secret"}
 
 
-@tool(requires_approval=True, approvers=["ana", "admin"], min_approvals=2, redact=["card"])
+@tool(requires_approval=Approval(by=["ana", "admin"], votes=2), redact=["card"])
 def refund(cents: int, card: str) -> str:
     """Refund."""
     return f"refunded {cents} to {card}"

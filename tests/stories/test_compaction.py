@@ -19,6 +19,7 @@ from perdure.core.conversation.messages import (
 )
 from perdure.core.providers import Format, render
 from perdure.errors import ModelError, ModelUnavailable
+from perdure.runtime.models import Usage
 from perdure.runtime.models.base import Request
 from perdure.runtime.sessions import runs
 from perdure.testing import ManualClock, ScriptedModel, survives
@@ -234,7 +235,7 @@ class Brief(WindowModel):
         async for piece in super().answer(request):
             is_long = request.purpose == "summary" and len(request.messages) > 5
             if isinstance(piece, Answer) and is_long:
-                yield replace(piece, stop="max_tokens")
+                yield replace(piece, stop_reason="max_tokens")
             else:
                 yield piece
 
@@ -443,7 +444,7 @@ class Spare(ScriptedModel):
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         async for piece in super().answer(request):
             if isinstance(piece, Answer):
-                yield replace(piece, usage={"inputTokens": 7_000}, **GPT)
+                yield replace(piece, usage=Usage(input_tokens=7_000), **GPT)
             else:
                 yield piece
 

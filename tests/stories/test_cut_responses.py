@@ -65,8 +65,8 @@ async def test_a_text_that_was_cut_off_says_so(format_: Format) -> None:
             after = await rt.session("s", agent=one).run("Go on.")
         assert endpoint.refused == []
     assert (result.state, result.output) == ("completed", "The answer is")
-    assert result.stop == result.to_json()["stop"] == "max_tokens"
-    assert (after.output, after.stop) == ("done", None)
+    assert result.stop_reason == result.to_json()["stop"] == "max_tokens"
+    assert (after.output, after.stop_reason) == ("done", None)
 
 
 @FORMATS
@@ -153,7 +153,7 @@ async def test_the_end_of_the_window_is_told_apart() -> None:
         one = agent_at(endpoint.url, "anthropic")
         async with Runtime("memory:", agents=[one]) as rt:
             result = await rt.session("s", agent=one).run("Go.")
-    assert (result.state, result.stop) == ("completed", "context_window")
+    assert (result.state, result.stop_reason) == ("completed", "context_window")
 
 
 class Interrupted(ScriptedModel):

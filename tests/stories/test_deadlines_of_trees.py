@@ -7,7 +7,7 @@ import pytest
 from tests.stories.test_background import call, events, lead, results, set_turns
 from tests.support.runtimes import MakeRuntime
 
-from perdure import Agent, Runtime, Task, tool
+from perdure import Agent, Approval, Runtime, Task, tool
 from perdure.core.conversation.messages import Answer
 from perdure.runtime.models.base import Request
 from perdure.testing import ManualClock, ScriptedModel
@@ -89,7 +89,7 @@ async def test_a_deadline_of_a_child_passes_while_run_drives_its_sibling(
 ) -> None:
     """S1.19: a deferred call, and one that needs an approval."""
 
-    @tool(requires_approval=True, approval_timeout="1s")
+    @tool(requires_approval=Approval(timeout="1s"))
     def pay() -> str:
         """Pay."""
         return "paid"

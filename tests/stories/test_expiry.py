@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from perdure import Agent, Conflict, PendingCall, Runtime, hitl, tool
+from perdure import Agent, Approval, Conflict, PendingCall, Runtime, hitl, tool
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -26,7 +26,7 @@ async def start(call: PendingCall, mark: bool = False) -> str:
     return "ref-1"
 
 
-@tool(requires_approval=True, approval_timeout="1h")
+@tool(requires_approval=Approval(timeout="1h"))
 def act() -> str:
     """Act."""
     return "acted"

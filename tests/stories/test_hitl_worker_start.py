@@ -10,7 +10,7 @@ from tests.stories.test_hitl_modes import STORE, Project
 TOOLS = '''
 import os, time
 from pathlib import Path
-from perdure import tool
+from perdure import Approval, tool
 
 @tool
 def slow() -> str:
@@ -22,7 +22,7 @@ def slow() -> str:
         time.sleep(60)
     return "done"
 
-@tool(requires_approval=True, approval_timeout=0.001)
+@tool(requires_approval=Approval(timeout=0.001))
 def refund(cents: int) -> str:
     """Refund."""
     return "refunded"

@@ -8,6 +8,7 @@ from tests.support.models import FORMATS, NAMES, agent_at
 
 from perdure import Runtime
 from perdure.runtime.agents.prices import Prices
+from perdure.runtime.models import Usage
 from perdure.testing.endpoint import fake_endpoint
 from perdure.testing.provider_rules import Format
 
@@ -56,10 +57,11 @@ async def test_every_turn_has_its_price(format_: Format) -> None:
     usage = result.usage
     assert (usage.requests, usage.input_tokens, usage.output_tokens) == (2, 10_000, 40)
     assert usage.cache_read_tokens == (2_000 if format_ == "anthropic" else 0)
-    one = {name: n / 2 for name, n in usage.to_json().items() if name.endswith("Tokens")}
+    names = [name for name in Usage.__struct_fields__ if name.endswith("tokens")]
+    one = Usage(**{name: getattr(usage, name) / 2 for name in names})
     priced = Prices().with_cost(one, NAMES[format_])
-    assert priced is not None
-    assert usage.cost == pytest.approx(2 * priced["cost"])
+    assert priced.cost is not None
+    assert usage.cost == pytest.approx(2 * priced.cost)
     assert usage.cost
 
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.support.findings import code_of, problem_of
 
-from perdure import Agent, Conflict, PendingCall, Refused, Result, Runtime, Tool, tool
+from perdure import Agent, Approval, Conflict, PendingCall, Refused, Result, Runtime, Tool, tool
 from perdure.runtime.models.scripted import ScriptedModel
 from perdure.store.memory import MemoryStore
 
@@ -145,7 +145,7 @@ async def test_a_late_decision_expires_the_call_instead_of_running_it() -> None:
     """S0.73"""
     clock = Clock()
     store = MemoryStore(clock)
-    clerk = agent(tools=[replace(refund, approval_timeout="10m")])
+    clerk = agent(tools=[replace(refund, requires_approval=Approval(timeout="10m"))])
     pending = (await paused(store, clerk)).pending[0]
     clock.ms += 600_000
     async with Runtime(store, agents=[clerk]) as rt:

@@ -28,7 +28,7 @@ async def test_it_goes_on_where_it_paused_and_comes_back_as_one_answer() -> None
             stops = [e.data["stop"] for e in await session.events() if e.type == "assistant"]
         assert endpoint.refused == []
         asked = [one.body["messages"] for one in endpoint.requests]
-    assert (result.output, result.stop) == (f"Let me look.{CITED}", None)
+    assert (result.output, result.stop_reason) == (f"Let me look.{CITED}", None)
     assert (last.output, stops) == ("Bye.", ["pause_turn", "end_turn", "end_turn"])
     assert [message["role"] for message in asked[1]] == ["user", "assistant"]
     assert [message["role"] for message in asked[2]] == ["user", "assistant", "user"]
@@ -42,7 +42,7 @@ async def test_it_is_not_asked_for_ever() -> None:
             result = await rt.session("s", agent=one).run("What is a perdure?")
         assert endpoint.refused == []
     assert len(endpoint.requests) == MAX_PAUSES + 1
-    assert (result.state, result.stop) == ("completed", "pause_turn")
+    assert (result.state, result.stop_reason) == ("completed", "pause_turn")
     assert result.output == "Hm." * (MAX_PAUSES + 1)
 
 

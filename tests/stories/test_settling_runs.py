@@ -13,7 +13,17 @@ from tests.stories.test_two_pending_ids import agent as job_agent
 from tests.stories.test_two_pending_ids import cut_off
 from tests.support.shop import agent, clerk, model_of, paused, ran, refunds, tool_results
 
-from perdure import Agent, Conflict, NotFound, PerdureError, Refused, Result, Runtime, tool
+from perdure import (
+    Agent,
+    Approval,
+    Conflict,
+    NotFound,
+    PerdureError,
+    Refused,
+    Result,
+    Runtime,
+    tool,
+)
 from perdure.app import service_of
 from perdure.core.pending.commands import Approve, Command, SubmitResult
 from perdure.errors import Corrupt, NotAllowed, StoreError
@@ -309,7 +319,7 @@ async def test_an_agent_that_delegates_settles_in_a_run_too(in_memory: MakeRunti
 async def test_a_run_decides_in_the_role_of_its_approver(in_memory: MakeRuntime) -> None:
     """S4.1"""
 
-    @tool(requires_approval=True, approvers=["operator"])
+    @tool(requires_approval=Approval(by=["operator"]))
     def act() -> str:
         """Act."""
         return "acted"

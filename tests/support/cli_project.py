@@ -17,7 +17,8 @@ SHOP = '''
 import os
 import time
 from pathlib import Path
-from perdure import ApprovalRequired, Agent, Context, InputRequired, PendingCall, Runtime, tool
+from perdure import Agent, Approval, ApprovalRequired, Context
+from perdure import InputRequired, PendingCall, Runtime, tool
 from perdure.testing import ScriptedModel
 
 @tool
@@ -55,12 +56,12 @@ def dies(call: PendingCall) -> str:
         os._exit(9)
     return "ref"
 
-@tool(requires_approval=True, min_approvals=2, allowed_decisions=["approve", "deny"])
+@tool(requires_approval=Approval(votes=2, allow=["approve", "deny"]))
 def payout(cents: int) -> str:
     """Pay out."""
     return f"paid {cents}"
 
-@tool(requires_approval=True, min_approvals=2)
+@tool(requires_approval=Approval(votes=2))
 def spend(cents: int) -> str:
     """Spend money."""
     return f"spent {cents}"

@@ -12,7 +12,7 @@ TOOLS: Final = '''
 import os
 from typing import Literal
 
-from perdure import PendingCall, tool
+from perdure import Approval, PendingCall, tool
 
 
 def note(line):
@@ -28,7 +28,7 @@ def lookup_order(order_id: int) -> dict:
     return {"order": order_id, "paid_twice": True, "cents": 4200}
 
 
-@tool(requires_approval=True, approval_prompt="Refund an order?", approval_timeout="22h")
+@tool(requires_approval=Approval(timeout="22h"), approval_prompt="Refund an order?")
 def refund(
     order_id: int, cents: int, reason: str = "", currency: Literal["EUR", "USD"] = "EUR"
 ) -> str:
@@ -37,7 +37,7 @@ def refund(
     return f"refunded {cents}"
 
 
-@tool(requires_approval=True, approval_prompt="Be quick?", approval_timeout=0.2)
+@tool(requires_approval=Approval(timeout=0.2), approval_prompt="Be quick?")
 def hurry() -> str:
     """Do something that cannot wait."""
     return "done"

@@ -7,6 +7,7 @@ from typing import Any
 from perdure import Delta
 from perdure.core.conversation.messages import Answer, AssistantMessage, Message, UserMessage
 from perdure.errors import ModelError
+from perdure.runtime.models import Usage
 from perdure.runtime.models.base import Request
 from perdure.testing import ScriptedModel
 
@@ -28,7 +29,7 @@ class WindowModel(ScriptedModel):
             raise ModelError(f"{sent} tokens are too many", code="MODEL_CONTEXT", hint="shorten it")
         async for piece in super().answer(request):
             if isinstance(piece, Answer):
-                yield replace(piece, usage={"inputTokens": sent, "outputTokens": 1})
+                yield replace(piece, usage=Usage(input_tokens=sent, output_tokens=1))
             else:
                 yield piece
 

@@ -10,13 +10,24 @@ import pytest
 from tests.support.http_shop import agent, parked
 
 from perdure import Runtime
-from perdure.views import bodies, calls, events, findings, health, sessions, task_bodies, tasks
+from perdure.views import (
+    bodies,
+    calls,
+    events,
+    findings,
+    health,
+    sessions,
+    task_bodies,
+    tasks,
+    usage,
+)
 from perdure.views.base import Error, View, bind, bound, wire_name
 from perdure.views.calls import CallTimes, PendingCall
 from perdure.views.findings import SEVERITIES, Finding, Severity, worst_first
-from perdure.views.sessions import Result, Usage
+from perdure.views.sessions import Result
+from perdure.views.usage import Usage
 
-MODULES = (bodies, calls, events, findings, health, sessions, task_bodies, tasks)
+MODULES = (bodies, calls, events, findings, health, sessions, task_bodies, tasks, usage)
 BODIES = {bodies.__name__, task_bodies.__name__}
 # Words of the specification.
 FIXED = {"input", "timeout", "timestamp", "pending_executions", "output", "error", "made"}

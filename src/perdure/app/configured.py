@@ -1,10 +1,10 @@
 """Agents, MCP servers and options of a configuration."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from perdure.app.options import RuntimeOptions
 from perdure.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
@@ -20,11 +20,20 @@ from perdure.runtime.tasks.executions.options import ExecutionOptions, execution
 from perdure.runtime.tasks.hooks import HookRegistry, hook_type
 from perdure.runtime.tasks.service import TaskOptions
 from perdure.runtime.telemetry import Telemetry
+from perdure.runtime.tools.approval import Approval
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WebhookTarget
 from perdure.views.values import parse_duration
+
+_APPROVAL: Final = {  # a key of a tool -> the field of its Approval
+    "allowed_decisions": "allow",
+    "approvers": "by",
+    "min_approvals": "votes",
+    "not_by_starter": "not_by_starter",
+    "approval_timeout": "timeout",
+}
 
 
 def agents_from(config: Config) -> list[Agent[Any]]:
@@ -178,13 +187,26 @@ def _model(ref: ModelRef, config: Config, agent: str) -> Model:
 def _tool(ref: ToolRef | McpTools, config: Config) -> Tool[..., Any] | MCPTools | str:
     try:
         if isinstance(ref, McpTools):
-            return MCPTools(_mcp_server(ref.mcp, config), **ref.options)
+            approval, options = _divided(ref.options)
+            return MCPTools(_mcp_server(ref.mcp, config), **options, approval=Approval(**approval))
         if ref.is_built_in:
             return ref.target
-        target = config.import_object(ref.target, ref.key)
-        return replace(as_tool(target), **ref.options)
+        tool = as_tool(config.import_object(ref.target, ref.key))
+        approval, options = _divided(ref.options)
+        if "requires_approval" in options:
+            approval["when"] = options.pop("requires_approval")
+        return replace(tool, **options, requires_approval=replace(tool.approval, **approval))
     except ConfigError as error:
         raise config.with_location(error, ref.key) from error
+
+
+def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of the Approval that a tool's keys describe, and the other keys."""
+    rest = dict(options)
+    approval = {field: rest.pop(key) for key, field in _APPROVAL.items() if key in rest}
+    if "by" in approval:
+        approval["by"] = list(approval["by"])  # an empty tuple would permit everyone
+    return approval, rest
 
 
 def _mcp_server(name: str, config: Config) -> MCPServer:

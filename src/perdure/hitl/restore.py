@@ -174,7 +174,7 @@ def _pending_event(
         prompt=None if tool is None else render_prompt(tool, call.args),
         schema=schema,
         choices=choices,
-        policy=None if tool is None else tool.approval_policy,
+        policy=None if tool is None else tool.approval.policy,
         started_by=state.started_by,
         task_id=state.task_id,
         redact=call.redact,

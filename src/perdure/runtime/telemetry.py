@@ -25,6 +25,7 @@ from perdure.core.conversation.messages import (
 )
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.session.state import State
+from perdure.core.session.usage import usage_amounts
 from perdure.errors import ConfigError, PerdureError
 from perdure.runtime.models.base import Request
 from perdure.runtime.tools.outputs import render_result
@@ -266,15 +267,15 @@ def _parse_context(text: str) -> "SpanContext | None":
 
 def _answer_attributes(answer: Answer) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
-    for name, amount in (answer.usage or {}).items():
+    for name, amount in (usage_amounts(answer.usage) or {}).items():
         if name in _USAGE:
             attributes[_USAGE[name]] = int(amount)
     if answer.response_id:
         attributes["gen_ai.response.id"] = answer.response_id
     if answer.model:
         attributes["gen_ai.response.model"] = answer.model
-    if answer.stop:
-        attributes["gen_ai.response.finish_reasons"] = [answer.stop]
+    if answer.stop_reason:
+        attributes["gen_ai.response.finish_reasons"] = [answer.stop_reason]
     return attributes
 
 

@@ -25,8 +25,7 @@ from perdure.core.session.naming import SessionRecord
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.projections import Projection, StateDetails, project
 from perdure.core.session.state import State as SessionState
-from perdure.core.session.usage import Usage as UsageAmounts
-from perdure.core.session.usage import display_usage
+from perdure.core.session.usage import Amounts, display_usage
 from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.diagnosis.sessions import entry_findings, session_findings
 from perdure.runtime.queues import NOT_STUCK
@@ -53,9 +52,9 @@ from perdure.views.sessions import (
     RetryStatus,
     SessionStatus,
     SummaryRequest,
-    Usage,
     WaitingStatus,
 )
+from perdure.views.usage import Usage
 
 # --- pending calls --------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class Snapshot:
     due: int | None = None
     now: int = 0
     problem: PerdureError | None = None
-    tree: UsageAmounts | None = None  # usage with its children; None: it has none
+    tree: Amounts | None = None  # usage with its children; None: it has none
     has_agent: bool = True  # its agent is defined here
 
     @property
@@ -263,7 +262,7 @@ def _without_findings(snapshot: Snapshot) -> Result[Any]:
         state=snapshot.state,
         status=session_status(snapshot),
         output_json=None if run is None or run.output is None else msgspec.json.decode(run.output),
-        stop=early_stop(log_state),
+        stop_reason=early_stop(log_state),
         error=Error.of(snapshot.error),
         driver=_driver_view(snapshot),
         next_at_ms=snapshot.due,

@@ -1,41 +1,19 @@
 """Views of sessions: as they stand, as lists show them, and what they were."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, Literal
 
-import msgspec
 from msgspec import Struct, field
 from typing_extensions import TypeVar
 
 from perdure.errors import Refused
-from perdure.views.base import Error, Number, View, Word, bound, instant, wire_name
+from perdure.views.base import Error, View, Word, bound, instant, wire_name
 from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding
 from perdure.views.literals import CallKind, RunState, StopReason
+from perdure.views.usage import Usage
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
-
-
-class Usage(View, frozen=True, kw_only=True):
-    """Model requests with their tokens, and their cost in US dollars if it is known."""
-
-    requests: Number = 0
-    input_tokens: Number = 0  # with cache reads and writes
-    output_tokens: Number = 0  # with reasoning
-    cache_read_tokens: Number = 0
-    cache_write_tokens: Number = 0
-    reasoning_tokens: Number = 0
-    cost: Number | None = None
-    unpriced_requests: Number | None = None  # that are not in the cost; None without a cost
-
-    @classmethod
-    def of(cls, amounts: Mapping[str, float]) -> "Usage":
-        """Return the view of a recorded total."""
-        names = {item.encode_name: item.name for item in msgspec.structs.fields(cls)}
-        fields = {names[key]: amount for key, amount in amounts.items() if key in names}
-        unpriced = fields.pop("unpriced_requests", 0)
-        return cls(**fields, unpriced_requests=unpriced if "cost" in fields else None)
 
 
 class IdleStatus(Struct, frozen=True, tag="idle", tag_field="type"):
@@ -127,7 +105,8 @@ class Result(View, Generic[T_co], frozen=True, kw_only=True):
     state: Word[RunState]
     status: SessionStatus
     output_json: Any = field(default=None, name="output")
-    stop: Word[StopReason] | None = None  # why the last response ended early
+    # Why the last response ended early.
+    stop_reason: Word[StopReason] | None = field(default=None, name="stop")
     error: Error | None = None
     findings: tuple[Finding, ...] = ()  # where it stands, why it does not move, and steps
     driver: DrivingWorker | None = None

@@ -149,10 +149,10 @@ def test_every_verb_works_on_a_server(perdure: Invoke, tmp_path: Path) -> None:
 
 
 SHOP = """
-from perdure import Agent, Runtime, tool
+from perdure import Agent, Approval, Runtime, tool
 from perdure.testing import ScriptedModel
 
-@tool(requires_approval=True, approvers=["ana"], redact=["card"])
+@tool(requires_approval=Approval(by=["ana"]), redact=["card"])
 def refund(cents: int, card: str) -> str:
     '''Refund.'''
     return "refunded"

@@ -17,9 +17,10 @@ from perdure.core.providers.stream import (
     Chunk,
     ProviderStreamError,
     ResponseReader,
-    nonzero_usage,
+    counted_usage,
 )
 from perdure.errors import ModelError
+from perdure.runtime.models import Usage
 from perdure.runtime.models.base import Request, ToolSpec
 from perdure.runtime.models.pydantic_ai.connect import connect
 from perdure.runtime.models.pydantic_ai.failures import failure
@@ -117,7 +118,7 @@ def test_what_a_provider_summed_up_itself_is_counted_too() -> None:
     summed = {"type": "compaction", "input_tokens": 100, "output_tokens": 20}
     ended = {"output_tokens": 5, "iterations": [summed, {"type": "message", "input_tokens": 10}]}
     read(reader, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": ended})
-    assert reader.response().usage == {"inputTokens": 110, "outputTokens": 25}
+    assert reader.response().usage == Usage(input_tokens=110, output_tokens=25)
 
 
 def test_a_refusal_inside_an_answer_is_one() -> None:
@@ -187,5 +188,5 @@ async def test_events_are_whole_however_they_are_cut(end: str) -> None:
 
 def test_a_count_that_is_not_a_number_of_0_or_more_is_left_out() -> None:
     """Some servers report -1 for what they do not count."""
-    counts: dict[str, Any] = {"inputTokens": 5, "outputTokens": -1, "reasoningTokens": "2"}
-    assert nonzero_usage(counts) == {"inputTokens": 5, "outputTokens": 0}
+    counts: dict[str, Any] = {"input_tokens": 5, "output_tokens": -1, "reasoning_tokens": "2"}
+    assert counted_usage(**counts) == Usage(input_tokens=5)

@@ -149,7 +149,7 @@ def test_what_is_said_here_counts_more_than_what_the_server_hints(
     said: dict[str, Any], expected: dict[str, tuple[bool, bool]]
 ) -> None:
     tools = build_tools(MCPTools("shop", **said), LISTED, ServerPool())
-    assert {t.name: (t.requires_approval, t.idempotent) for t in tools} == expected
+    assert {t.name: (t.approval.when, t.idempotent) for t in tools} == expected
 
 
 def test_a_tool_that_no_model_could_call_is_left_out() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, Conflict, File, PendingCall, Refused, Runtime, tool
+from perdure import Agent, Approval, Conflict, File, PendingCall, Refused, Runtime, tool
 from perdure.core.pending.record import PendingRecord
 from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.exports import export_lines
@@ -26,7 +26,7 @@ def _nothing_ran() -> None:
     ran.clear()
 
 
-@tool(requires_approval=True, approval_timeout="2h")
+@tool(requires_approval=Approval(timeout="2h"))
 def refund(cents: int) -> str:
     """Pay back."""
     ran.append(f"refund {cents}")

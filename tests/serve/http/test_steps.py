@@ -8,7 +8,7 @@ from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS
 from tests.support.steps import request_of
 
-from perdure import Agent, Runtime, asgi, tool
+from perdure import Agent, Approval, Runtime, asgi, tool
 from perdure.core.roles import ROLES
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -22,7 +22,7 @@ def pay(cents: int) -> str:
     return f"paid {cents}"
 
 
-@tool(requires_approval=True, min_approvals=2, approvers=["admin"])
+@tool(requires_approval=Approval(votes=2, by=["admin"]))
 def payout(cents: int) -> str:
     """Pay out."""
     return f"paid out {cents}"

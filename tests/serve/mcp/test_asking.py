@@ -10,7 +10,7 @@ from mcp import Client, MCPError
 from mcp_types import ElicitRequestParams, ElicitResult, InputRequiredResult
 from tests.support.mcp_client import MODERN, application, connected, error_code, fields
 
-from perdure import Agent, Principal, Runtime, tool
+from perdure import Agent, Approval, Principal, Runtime, tool
 from perdure.app import service_of
 from perdure.core.conversation.messages import AssistantMessage, ToolMessage
 from perdure.core.log import events
@@ -33,19 +33,19 @@ def pay(cents: int, card: str, note: str | None = None) -> str:
     return f"paid {cents}{f' for {note}' if note else ''} with {card}"
 
 
-@tool(requires_approval=True, approvers=["zoe"])
+@tool(requires_approval=Approval(by=["zoe"]))
 def ship() -> str:
     """Ship."""
     return "shipped"
 
 
-@tool(requires_approval=True, not_by_starter=True)
+@tool(requires_approval=Approval(not_by_starter=True))
 def hire() -> str:
     """Hire."""
     return "hired"
 
 
-@tool(requires_approval=True, min_approvals=2, approval_prompt="Launch it?")
+@tool(requires_approval=Approval(votes=2), approval_prompt="Launch it?")
 def launch(rocket: str) -> str:
     """Launch."""
     return f"launched {rocket}"

@@ -34,8 +34,8 @@ def _agent_json(agent: ReadyAgent) -> dict[str, Any]:
 
 
 def _flags(tool: Tool[..., Any]) -> list[str]:
-    gated = tool.requires_approval is not False
-    asks = "approval" if tool.requires_approval is True else "approval?"
+    gated = tool.approval.when is not False
+    asks = "approval" if tool.approval.when is True else "approval?"
     outside = "external" if tool.external else "deferred"
     chosen = (asks, gated), (outside, tool.deferred), ("idempotent", tool.idempotent)
     return [name for name, is_set in chosen if is_set]

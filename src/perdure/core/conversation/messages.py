@@ -15,6 +15,7 @@ from perdure.core.conversation.approvals import approval_text, preceded_by
 from perdure.core.log import events
 from perdure.core.log.events import Content, StampedEvent
 from perdure.core.log.stop_reasons import is_cut, is_paused
+from perdure.views.usage import Usage
 
 
 class UserMessage(Struct, frozen=True, gc=False):
@@ -242,8 +243,8 @@ class Answer:
     calls: tuple[RequestedCall, ...] = ()
     thinking: str | None = None
     output: bytes | None = None  # JSON, where the agent has an output type
-    usage: Mapping[str, float] | None = None
-    stop: str | None = None
+    usage: Usage | None = None
+    stop_reason: str | None = None  # in the words of the provider
     provider: str | None = None
     model: str | None = None
     native: bytes | None = None  # JSON: the content blocks of the provider, byte for byte

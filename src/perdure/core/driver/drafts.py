@@ -43,6 +43,7 @@ from perdure.core.session.child_tasks import ChildMail, notification_text
 from perdure.core.session.children import BACKGROUND_AUTHOR
 from perdure.core.session.follow_ups import queued_message
 from perdure.core.session.state import CORRECTION_AUTHOR, State
+from perdure.core.session.usage import usage_amounts
 from perdure.views.literals import OnCrash
 
 
@@ -108,8 +109,8 @@ def _assistant(model_turn: ModelTurn, agent: str, turn: int, task: str) -> event
         provider=answer.provider,
         thinking=answer.thinking,
         output=UNSET if answer.output is None else Raw(answer.output),
-        stop=answer.stop,
-        usage=dict(answer.usage) if answer.usage else None,
+        stop=answer.stop_reason,
+        usage=usage_amounts(answer.usage),
         native=UNSET if answer.native is None else Raw(answer.native),
         redact=any(model_turn.redact.values()),
     )
@@ -127,7 +128,7 @@ def record_summary(state: State, cut: Cut, answer: Answer, now: int) -> Draft:
             tokens=cut.tokens,
             model=answer.model,
             provider=answer.provider,
-            usage=dict(answer.usage) if answer.usage else None,
+            usage=usage_amounts(answer.usage),
             task_id=builder.task,
             redact=cut.redact,
         )

@@ -114,7 +114,7 @@ def unusable_response(answer: Answer, *, is_repeated: bool) -> GiveUp | None:
     None of its calls is run, because a truncated call can look complete. The first time the model
     is asked to repeat them; if the next response is cut off too (`is_repeated`), the run fails.
     """
-    if not is_cut(answer.stop):
+    if not is_cut(answer.stop_reason):
         return None
     if answer.calls:
         problem = "before its tool calls were complete, twice in a row; none of them was run"
@@ -125,6 +125,6 @@ def unusable_response(answer: Answer, *, is_repeated: bool) -> GiveUp | None:
 
 def cut_off_response(answer: Answer, when: str) -> GiveUp:
     """Return the end of a run whose last response is cut off and cannot be used."""
-    reason = stop_reason(answer.stop) or "max_tokens"
+    reason = stop_reason(answer.stop_reason) or "max_tokens"
     error = f"{answer.model or 'the model'}: the answer was cut off {_CUT_PLACES[reason]} {when}"
     return GiveUp(error, "MODEL_CUT", _HINTS[reason])

@@ -13,10 +13,10 @@ from perdure.core.providers.stream import (
     ReceivedResponse,
     ResponseReader,
     add_delta,
+    counted_usage,
     join_pieces,
     joined_thinking,
     native_json,
-    nonzero_usage,
     parse_arguments,
     shape_errors_raised,
 )
@@ -31,6 +31,7 @@ from perdure.core.providers.target import (
     is_private,
     unavailable_text,
 )
+from perdure.views.usage import Usage
 
 _KEYS: Final = {
     "text": frozenset({"type", "text"}),
@@ -294,7 +295,7 @@ class AnthropicReader(ResponseReader):
             {key: count for key, count in (usage or {}).items() if count is not None}
         )
 
-    def _usage_counts(self) -> dict[str, float]:
+    def _usage_counts(self) -> Usage:
         steps = self._usage.get("iterations") or ()
         summaries = [step for step in steps if step.get("type") == "compaction"]
 
@@ -303,14 +304,12 @@ class AnthropicReader(ResponseReader):
 
         read, written = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
         details = self._usage.get("output_tokens_details") or {}
-        return nonzero_usage(
-            {
-                "inputTokens": count("input_tokens") + read + written,
-                "outputTokens": count("output_tokens"),
-                "cacheReadTokens": read,
-                "cacheWriteTokens": written,
-                "reasoningTokens": details.get("thinking_tokens") or 0,
-            }
+        return counted_usage(
+            input_tokens=count("input_tokens") + read + written,
+            output_tokens=count("output_tokens"),
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            reasoning_tokens=details.get("thinking_tokens") or 0,
         )
 
 

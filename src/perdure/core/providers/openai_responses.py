@@ -11,13 +11,14 @@ from perdure.core.providers.stream import (
     ProviderStreamError,
     ReceivedResponse,
     ResponseReader,
+    counted_usage,
     joined_thinking,
     native_json,
-    nonzero_usage,
     requested_call,
     shape_errors_raised,
 )
 from perdure.core.providers.target import EMPTY, Block, Message, Target, unavailable_text
+from perdure.views.usage import Usage
 
 Item = dict[str, Any]
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -234,18 +235,16 @@ class OpenAIResponsesReader(ResponseReader):
                 id=self._end.get("id"),
             )
 
-    def _usage_counts(self) -> dict[str, float]:
+    def _usage_counts(self) -> Usage:
         usage = self._end.get("usage") or {}
         input_details = usage.get("input_tokens_details") or {}
         output_details = usage.get("output_tokens_details") or {}
-        return nonzero_usage(
-            {
-                "inputTokens": usage.get("input_tokens") or 0,
-                "outputTokens": usage.get("output_tokens") or 0,
-                "cacheReadTokens": input_details.get("cached_tokens") or 0,
-                "cacheWriteTokens": input_details.get("cache_write_tokens") or 0,
-                "reasoningTokens": output_details.get("reasoning_tokens") or 0,
-            }
+        return counted_usage(
+            input_tokens=usage.get("input_tokens") or 0,
+            output_tokens=usage.get("output_tokens") or 0,
+            cache_read_tokens=input_details.get("cached_tokens") or 0,
+            cache_write_tokens=input_details.get("cache_write_tokens") or 0,
+            reasoning_tokens=output_details.get("reasoning_tokens") or 0,
         )
 
 

@@ -2,19 +2,19 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from perdure.core.conversation.messages import RequestedCall
 from perdure.core.session.usage import is_amount
+from perdure.views.usage import Usage
 
 Json = dict[str, Any]
 # Errors that a reader runs into if an event does not have the shape that its format prescribes.
 SHAPE_ERRORS: Final = (LookupError, TypeError, AttributeError)
 _DONE: Final = b"[DONE]"  # some servers end with it and give no reason
-_ALWAYS_COUNTED: Final = ("inputTokens", "outputTokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ReceivedResponse:
     text: str
     calls: tuple[RequestedCall, ...]
     thinking: str | None
-    usage: dict[str, float]
+    usage: Usage
     stop: str | None
     refusal: str | None = None
     native: bytes | None = None
@@ -189,13 +189,9 @@ def requested_call(call_id: str, tool: str, arguments: Any) -> RequestedCall:
     return RequestedCall(call_id, tool, parse_arguments(arguments)[0])
 
 
-def nonzero_usage(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the counts without zeros, except for input and output.
-
-    Some servers report -1 for what they do not count.
-    """
-    amounts = {key: count if is_amount(count) else 0 for key, count in counts.items()}
-    return {key: count for key, count in amounts.items() if count or key in _ALWAYS_COUNTED}
+def counted_usage(**counts: int) -> Usage:
+    """Return the usage of a response. Some servers report -1 for what they do not count."""
+    return Usage(**{name: count if is_amount(count) else 0 for name, count in counts.items()})
 
 
 def joined_thinking(texts: Iterable[str]) -> str | None:

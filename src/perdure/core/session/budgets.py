@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from perdure.core.log import events
 from perdure.core.log.events import Bound, ReachedLimit
 from perdure.core.session.state import Run
-from perdure.core.session.usage import Usage, total_tokens
+from perdure.core.session.usage import Amounts, total_tokens
 from perdure.errors import Corrupt, Refused
 
 SPENT: Final = "spent"  # kinds of entries
@@ -188,10 +188,10 @@ class UsageRecord(Struct, frozen=True, omit_defaults=True, gc=False):
 
     session_id: str
     ancestry: tuple[str, ...]
-    usage: Usage
+    usage: Amounts
 
 
-def usage_below(records: Iterable[UsageRecord], session_id: str, depth: int) -> list[Usage]:
+def usage_below(records: Iterable[UsageRecord], session_id: str, depth: int) -> list[Amounts]:
     """Return the usages of the sessions below one that has so many ancestors."""
     return [item.usage for item in records if item.ancestry[depth : depth + 1] == (session_id,)]
 

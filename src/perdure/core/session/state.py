@@ -22,7 +22,7 @@ from perdure.core.session.children import (
 )
 from perdure.core.session.permissions import RememberedPermission
 from perdure.core.session.todos import is_todo_tool
-from perdure.core.session.usage import Usage, add_request, total_tokens
+from perdure.core.session.usage import Amounts, add_request, total_tokens
 from perdure.views.literals import RunState
 
 RunEnd = Literal["completed", "failed", "cancelled"]
@@ -97,7 +97,7 @@ class State(Struct, frozen=True, gc=False):
     text: str = ""  # of the last response
     stop: str | None = None  # the provider's stop reason of the last response
     pauses: int = 0  # consecutive responses that the provider paused
-    usage: Usage = field(default_factory=dict)
+    usage: Amounts = field(default_factory=dict)
     children: Children = field(default_factory=Children)  # background agents that it launched
     launch: events.Launched | None = None  # if it is a background agent itself
     queued: tuple[events.FollowUpQueued, ...] = ()  # until its run ends

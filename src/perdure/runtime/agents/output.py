@@ -66,7 +66,7 @@ class OutputShape:
             return Finish(msgspec.json.encode(value))
         except (msgspec.MsgspecError, Refused) as error:
             problem = error.message if isinstance(error, Refused) else f"not JSON: {error}"
-        if is_cut(answer.stop):
+        if is_cut(answer.stop_reason):
             return cut_off_response(answer, "before the required output was complete")
         if corrections < MAX_CORRECTIONS:
             return Correct(

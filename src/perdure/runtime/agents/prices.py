@@ -12,9 +12,11 @@ from importlib.util import find_spec
 from math import inf, isclose
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.core.session.usage import Usage
+from msgspec.structs import replace as vary
+
 from perdure.errors import ConfigError
 from perdure.runtime import host
+from perdure.views.usage import Usage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
@@ -22,12 +24,9 @@ if TYPE_CHECKING:
 _MILLION: Final = 1_000_000
 _KEYS: Final = ("input", "output", "cache_read", "cache_write")
 _RATES: Final = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-_PROBE: Final = {
-    "inputTokens": 10_007,
-    "outputTokens": 5_003,
-    "cacheReadTokens": 3_001,
-    "cacheWriteTokens": 2_003,
-}
+_PROBE: Final = Usage(
+    input_tokens=10_007, output_tokens=5_003, cache_read_tokens=3_001, cache_write_tokens=2_003
+)
 _DAY_S: Final = 86_400
 _NO_TABLE: Final = frozenset({"", "scripted"})  # providers without prices
 
@@ -43,13 +42,13 @@ class Price:
 
     def cost(self, usage: Usage) -> float:
         """Return the cost of one request."""
-        read, written = usage.get("cacheReadTokens", 0), usage.get("cacheWriteTokens", 0)
-        fresh = max(0, usage.get("inputTokens", 0) - read - written)
+        read, written = usage.cache_read_tokens, usage.cache_write_tokens
+        fresh = max(0, usage.input_tokens - read - written)
         dollars = (
             fresh * self.input
             + read * (self.input if self.cache_read is None else self.cache_read)
             + written * (self.input if self.cache_write is None else self.cache_write)
-            + usage.get("outputTokens", 0) * self.output
+            + usage.output_tokens * self.output
         )
         return dollars / _MILLION
 
@@ -60,18 +59,18 @@ class Prices:
     def __init__(self, own: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._own = {name: _price(name, rates) for name, rates in (own or {}).items()}
 
-    def with_cost(self, usage: Usage | None, *names: str) -> Usage | None:
+    def with_cost(self, usage: Usage, *names: str) -> Usage:
         """Return the usage with its cost, at the price of the first of these models that has one.
 
         Without a price it has no cost. A cost that the provider reported is kept.
         """
-        if not usage or "cost" in usage:
+        if usage.cost is not None:
             return usage
         for cost_of in (self._configured, _table_cost):
             for name in names:
                 cost = cost_of(name, usage)
                 if cost is not None:
-                    return {**usage, "cost": round(cost, 12)}
+                    return vary(usage, cost=round(cost, 12))
         return usage
 
     def _configured(self, name: str, usage: Usage) -> float | None:
@@ -87,9 +86,8 @@ def context_window(name: str) -> int | None:
 
 def _table_cost(name: str, usage: Usage) -> float | None:
     daily = _rates(name, host.instant_ns() // (_DAY_S * 1_000_000_000))
-    input_tokens = usage.get("inputTokens", 0)
-    cached = usage.get("cacheReadTokens", 0) + usage.get("cacheWriteTokens", 0)
-    if daily is not None and cached <= input_tokens <= daily[1]:
+    cached = usage.cache_read_tokens + usage.cache_write_tokens
+    if daily is not None and cached <= usage.input_tokens <= daily[1]:
         return daily[0].cost(usage)
     return _library_cost(name, usage)
 
@@ -111,7 +109,7 @@ def _rates(name: str, day: int) -> tuple[Price, float] | None:
     price = Price(*(None if rate is None else float(rate) for rate in rates))  # type: ignore[arg-type]
     cost = _library_cost(name, _PROBE)
     is_complete = cost is not None and isclose(price.cost(_PROBE), cost)
-    return (price, max_tokens) if is_complete and _PROBE["inputTokens"] <= max_tokens else None
+    return (price, max_tokens) if is_complete and _PROBE.input_tokens <= max_tokens else None
 
 
 def _daily_prices(name: str, day: int) -> Any:
@@ -136,18 +134,14 @@ def _library_cost(name: str, usage: Usage) -> float | None:
     provider, model = entry
     try:
         used = Used(
-            input_tokens=_count(usage, "inputTokens"),
-            output_tokens=_count(usage, "outputTokens"),
-            cache_read_tokens=_count(usage, "cacheReadTokens"),
-            cache_write_tokens=_count(usage, "cacheWriteTokens"),
+            input_tokens=int(usage.input_tokens),
+            output_tokens=int(usage.output_tokens),
+            cache_read_tokens=int(usage.cache_read_tokens) or None,
+            cache_write_tokens=int(usage.cache_write_tokens) or None,
         )
         return float(model.calc_price(used, provider).total_price)
     except (LookupError, ValueError):  # no price, or counts that do not fit together
         return None
-
-
-def _count(usage: Usage, name: str) -> int | None:
-    return int(usage[name]) if name in usage else None
 
 
 @cache

@@ -188,12 +188,12 @@ def _over(
     subject: _Subject, session: Result[Any], problem: PerdureError | None
 ) -> tuple[Finding, ...]:
     """Return the finding about a run that is over: also how its last response or summary ended."""
-    stop_text = _STOPS.get(session.stop or "")
+    stop_text = _STOPS.get(session.stop_reason or "")
     code, severity = session.state.upper(), _OK
     notes: list[str] = []
     steps: list[Step] = []
     if stop_text is not None:
-        code, severity = str(session.stop).upper(), "warning"
+        code, severity = str(session.stop_reason).upper(), "warning"
         notes.append(f"{stop_text}.")
         words = ("run", session.agent, "Continue.", "-s", session.session_id)
         steps.append(step("continue", *words, tenant=subject.tenant))

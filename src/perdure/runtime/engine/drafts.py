@@ -243,7 +243,7 @@ def _ending_after(drive: LeasedWriter, answer: Answer, before: str) -> Ending | 
     ending: Ending | None = unusable_response(answer, is_repeated=is_repeated)
     if ending is not None or answer.calls:
         return ending
-    if is_paused(answer.stop) and state.pauses < MAX_PAUSES:
+    if is_paused(answer.stop_reason) and state.pauses < MAX_PAUSES:
         return None
     complete = replace(answer, text=before + answer.text) if before else answer
     return drive.agent.output.ending(complete, 0 if state.run is None else state.run.corrections)

@@ -48,7 +48,7 @@ async def request_turn(
     answer, problems = storable_answer(response)
     if not answer.calls:
         return Answered(turn, head, answer, ())
-    if is_cut(answer.stop):
+    if is_cut(answer.stop_reason):
         problems = {call.id: CALLS_CUT_OFF for call in answer.calls}
     verdicts = [
         Reject(problems[call.id])
@@ -74,7 +74,7 @@ async def request_summary(
     response = await _ask(drive, build, state, up_to=cut.up_to)
     if isinstance(response, Answer) and not response.text.strip():
         response = ModelError(f"{drive.agent.model_for(state.run).name} returned no summary")
-    if isinstance(response, Answer) and is_cut(response.stop):  # a part would be missing
+    if isinstance(response, Answer) and is_cut(response.stop_reason):  # a part would be missing
         cut_off = cut_off_response(response, "in the middle of a summary")
         response = ModelError(cut_off.error, code=cut_off.code, hint=cut_off.hint)
     if isinstance(response, PerdureError):
@@ -185,7 +185,7 @@ def _delta_writer(
 
 def _with_cost(drive: LeasedWriter, answer: Answer, model: Model) -> Answer:
     """Return the answer with its cost at present prices in its usage."""
-    if not answer.usage:
+    if answer.usage is None:
         return answer
     names = (f"{answer.provider}:{answer.model}", model.name)
     return vary(answer, usage=drive.resources.prices.with_cost(answer.usage, *names))

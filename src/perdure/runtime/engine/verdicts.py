@@ -90,8 +90,8 @@ async def _is_gated(
     args: dict[str, Any],
     state: State,
 ) -> bool:
-    if isinstance(tool.requires_approval, bool):
-        return tool.requires_approval
+    if isinstance(tool.approval.when, bool):
+        return tool.approval.when
     return await is_approval_required(tool, tool_context(drive, state, call=call, args=args))
 
 
@@ -102,7 +102,7 @@ def is_perhaps_gated(drive: LeasedWriter, tool: Tool[..., Any], call: Call) -> b
     judgment = drive.agent.permissions.judge({tool.name, call.tool}, dict(call.params))
     if judgment is not None:
         return judgment[0] == "ask"
-    return tool.requires_approval is not False
+    return tool.approval.when is not False
 
 
 def _wait_verdict(drive: LeasedWriter, tool: Tool[..., Any], args: dict[str, Any]) -> Wait:
@@ -120,7 +120,7 @@ def request_verdict(
 ) -> RequireApproval | Wait:
     """Return the verdict on a call whose tool asked a person while it ran."""
     ids, deadline = (secret_id("p"), secret_id("e")), _approval_deadline(drive, tool)
-    prompt, policy = bounded_text(request.message), tool.approval_policy
+    prompt, policy = bounded_text(request.message), tool.approval.policy
     if isinstance(request, ApprovalRequired):
         return RequireApproval(*ids, prompt, deadline, policy, request.request_details)
     approvers = () if policy is None else policy.approvers
@@ -151,14 +151,14 @@ def approval_verdict(
     if tool is None:
         return RequireApproval(secret_id("p"), secret_id("e"), "")
     expires_at = _approval_deadline(drive, tool)
-    prompt, policy = render_prompt(tool, params), tool.approval_policy
+    prompt, policy = render_prompt(tool, params), tool.approval.policy
     return RequireApproval(secret_id("p"), secret_id("e"), prompt, expires_at, policy)
 
 
 def _approval_deadline(drive: LeasedWriter, tool: Tool[..., Any] | None) -> int | None:
     limit = drive.agent.input_timeout_ms
-    if tool is not None and tool.approval_timeout is not None:
-        limit = tool.approval_timeout_ms
+    if tool is not None and tool.approval.timeout is not None:
+        limit = tool.approval.timeout_ms
     return None if limit is None else drive.resources.store.now() + limit
 
 
@@ -205,7 +205,7 @@ def _may_replace(
     permission: RememberedPermission, tool: Tool[..., Any], authors: Sequence[str]
 ) -> bool:
     """Return True if a remembered approval replaces a new one under the policy of a tool."""
-    policy = tool.approval_policy
+    policy = tool.approval.policy
     if policy is None:
         return True
     if policy.min_approvals > 1 or (policy.not_by_starter and permission.by in authors):

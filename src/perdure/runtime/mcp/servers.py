@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, PerdureError
-from perdure.runtime.tools.policies import approval_policy
-from perdure.views.literals import DecisionKind
+from perdure.runtime.tools.approval import Approval
 from perdure.views.values import Duration, parse_duration
 
 CALL_TIMEOUT: Final = "5m"
@@ -81,8 +80,8 @@ class MCPTools:
     """A choice of a server's tools, with options that override the server's hints.
 
     `only`: names as the server lists them, None is all. `requires_approval`, `idempotent`: for all
-    tools, for none, or for those named; None follows the server's hints. `server` may be the name
-    of a server of the runtime.
+    tools, for none, or for those named; None follows the server's hints. `approval`: conditions of
+    the decisions about them. `server` may be the name of a server of the runtime.
     """
 
     server: MCPServer | str
@@ -93,29 +92,25 @@ class MCPTools:
     prefix: str = ""
     on_crash: Literal["tell", "ask"] | None = None
     timeout: Duration | None = CALL_TIMEOUT
-    approval_timeout: Duration | None = None
-    allowed_decisions: Sequence[DecisionKind] | None = None
-    approvers: Sequence[str] | None = None
-    min_approvals: int = 1
-    not_by_starter: bool = False
+    approval: Approval = field(default_factory=Approval)
 
     def __post_init__(self) -> None:
-        approval_policy(f"MCP tools of {self.server_name!r}", **self.policy_options)
+        if not isinstance(self.approval, Approval) or self.approval.when is not True:
+            raise ConfigError(
+                f"MCP tools of {self.server_name!r}: approval must be an Approval without when",
+                hint="requires_approval says which of the tools require approval",
+            )
         for name in ("only", "requires_approval", "idempotent"):
             value = getattr(self, name)
-            if isinstance(value, str):
-                raise ConfigError(f"MCP tools of {self.server_name!r}: {name} must be a list")
+            if isinstance(value, str | Approval):
+                raise ConfigError(
+                    f"MCP tools of {self.server_name!r}: {name} must be a list",
+                    hint="name tools; conditions of approvals are approval=Approval(…)",
+                )
             if value is not None and not isinstance(value, bool):
                 object.__setattr__(self, name, tuple(value))
-        for limit in (self.timeout, self.approval_timeout):
-            if limit is not None:
-                parse_duration(limit)
-
-    @property
-    def policy_options(self) -> dict[str, Any]:
-        """The options that say who may decide about its tools."""
-        names = ("allowed_decisions", "approvers", "min_approvals", "not_by_starter")
-        return {name: getattr(self, name) for name in names}
+        if self.timeout is not None:
+            parse_duration(self.timeout)
 
     @property
     def server_name(self) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -69,12 +70,12 @@ def _tool(
         safe_name(chosen.prefix + listed.name),
         listed.description,
         listed.schema,
-        requires_approval=_is_approval_required(chosen, listed, is_doubtful=is_doubtful),
-        approval_timeout=chosen.approval_timeout,
+        requires_approval=replace(
+            chosen.approval, when=_is_approval_required(chosen, listed, is_doubtful=is_doubtful)
+        ),
         timeout=chosen.timeout,
         idempotent=may_repeat,
         on_crash=chosen.on_crash,
-        **chosen.policy_options,
     )
 
 

@@ -10,6 +10,7 @@ from perdure.core.conversation.messages import (
 )
 from perdure.runtime.models.base import Model, Request, ToolSpec
 from perdure.views.events import Delta
+from perdure.views.usage import Usage
 
 __all__ = [
     "Answer",
@@ -21,5 +22,6 @@ __all__ = [
     "RequestedCall",
     "ToolMessage",
     "ToolSpec",
+    "Usage",
     "UserMessage",
 ]

@@ -24,6 +24,7 @@ from perdure.core.conversation.repair.json_values import to_text
 from perdure.errors import ConfigError, ModelError, ModelUnavailable
 from perdure.runtime.models.base import Request
 from perdure.views.events import Delta, DeltaKind
+from perdure.views.usage import Usage
 
 SCRIPT_LOG: Final = "PERDURE_SCRIPT_LOG"
 _MESSAGES_KEPT: Final = 10_000
@@ -129,11 +130,11 @@ class ScriptedModel:
             calls=calls,
             thinking=turn.get("thinking"),
             output=None if "output" not in turn else msgspec.json.encode(output),
-            usage={
-                "inputTokens": sum(len(repr(m)) for m in request.messages[-2:]) // 4,
-                "outputTokens": len(text) // 4 + 8 * len(calls),
-            },
-            stop=turn.get("stop") or ("tool_use" if calls else "end_turn"),
+            usage=Usage(
+                input_tokens=sum(len(repr(m)) for m in request.messages[-2:]) // 4,
+                output_tokens=len(text) // 4 + 8 * len(calls),
+            ),
+            stop_reason=turn.get("stop") or ("tool_use" if calls else "end_turn"),
             provider="scripted",
             model=self._name,
         )

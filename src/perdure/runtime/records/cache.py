@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from perdure.core.log.events import Event
-from perdure.core.session.usage import Usage
+from perdure.core.session.usage import Amounts
 from perdure.runtime import host
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
@@ -41,7 +41,7 @@ class CachedSession(Struct):
     log: Log
     entry: SessionEntry
     pending_entries: dict[str, PendingEntry] | None = field(default_factory=dict)
-    tree_usage: Usage | None = None  # with its children, once none of them can add to it
+    tree_usage: Amounts | None = None  # with its children, once none of them can add to it
     # Facts that follow the log, folded all at once when it is needed: to fold each by itself would
     # copy the table of children for every child that ends.
     added: list[tuple[Event, Record]] = field(default_factory=list)

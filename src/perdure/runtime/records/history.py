@@ -9,7 +9,8 @@ from perdure.errors import NotFound
 from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.runtime.records.log import PAGE, decode_record
 from perdure.store.base import Store
-from perdure.views.sessions import PastCall, PastState, Usage
+from perdure.views.sessions import PastCall, PastState
+from perdure.views.usage import Usage
 
 
 async def state_at(store: Store, entry: SessionEntry, seq: int) -> PastState:

@@ -16,7 +16,8 @@ from perdure.runtime.sessions.service import Service
 from perdure.store.shared.paging import listing_cursor, page_cursor
 from perdure.views.calls import PendingCall
 from perdure.views.literals import RunState
-from perdure.views.sessions import Result, SessionSummary, Usage, WaitingCall
+from perdure.views.sessions import Result, SessionSummary, WaitingCall
+from perdure.views.usage import Usage
 
 _PAGE: Final = 500
 _SMALLEST: Final = 20  # entries per read, however few sessions a page has left

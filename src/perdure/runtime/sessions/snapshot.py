@@ -13,7 +13,7 @@ from perdure.core.session import naming as index
 from perdure.core.session.budgets import USAGE, UsageRecord, usage_below
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import State
-from perdure.core.session.usage import Usage, sum_usage
+from perdure.core.session.usage import Amounts, sum_usage
 from perdure.errors import PerdureError, Refused
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.diagnosis.agents import call_problem, find_agent
@@ -100,7 +100,7 @@ class Snapshots(Struct, frozen=True):
 
     async def _usage(
         self, record: SessionRecord, state: State, guess: CachedSession | None
-    ) -> Usage:
+    ) -> Amounts:
         """Return the usage of a session with everything below it.
 
         While no child runs, and none launches others, it changes only with the session's own log:
@@ -118,7 +118,7 @@ class Snapshots(Struct, frozen=True):
             guess.tree_usage = usage
         return usage
 
-    async def _tree_usage(self, record: SessionRecord, state: State) -> Usage:
+    async def _tree_usage(self, record: SessionRecord, state: State) -> Amounts:
         """Return the usage of a session with everything below it."""
         root = index.session_key(record.tenant, (*record.ancestry, record.id)[0])
         records = [

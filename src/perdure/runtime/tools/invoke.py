@@ -29,11 +29,11 @@ _PROMPT_BARE: Final = "Run {tool}?"
 
 async def is_approval_required(tool: Tool[..., Any], ctx: Context) -> bool:
     """Return True if an approver must decide first; also if a predicate raises or returns None."""
-    if isinstance(tool.requires_approval, bool):
-        return tool.requires_approval
+    if isinstance(tool.approval.when, bool):
+        return tool.approval.when
     try:
         with UserCode("approval predicate", tool.name, ctx.tenant, ctx.session_id):
-            answer: Any = tool.requires_approval(ctx)
+            answer: Any = tool.approval.when(ctx)
             if inspect.isawaitable(answer):
                 answer = await answer
             return answer is None or bool(answer)

@@ -26,23 +26,19 @@ from typing import (
 )
 
 from perdure.core.json_values import schema_problems
-from perdure.core.log.events import ApprovalPolicy
 from perdure.core.log.redaction import secret_arguments
 from perdure.core.pending.record import PendingResult
 from perdure.errors import ConfigError, Refused
+from perdure.runtime.tools.approval import Approval, ApprovalPredicate
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.binding import Binding, bind, tool_name
-from perdure.runtime.tools.policies import approval_policy
 from perdure.runtime.tools.signature import Signature, deps_type
-from perdure.runtime.values import Context
-from perdure.views.literals import CallKind, DecisionKind, OnCrash
+from perdure.views.literals import CallKind, OnCrash
 from perdure.views.values import Duration, parse_duration
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
-
-Approval = bool | Callable[[Context], bool | Awaitable[bool]]
 
 DEFERRED_TIMEOUT_MS: Final = 86_400_000
 ASYNCHRONOUS: Final = (
@@ -66,9 +62,8 @@ class Tool(Generic[P, R]):
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    requires_approval: Approval = False
+    requires_approval: bool | ApprovalPredicate | Approval = False
     approval_prompt: str | None = None
-    approval_timeout: Duration | None = None
     deferred: bool = False
     external: bool = False  # also sets `deferred`
     timeout: Duration | EllipsisType | None = ...
@@ -77,10 +72,6 @@ class Tool(Generic[P, R]):
     validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None = None
     aliases: Sequence[str] = ()
     redact: Sequence[str] = ()
-    allowed_decisions: Sequence[DecisionKind] | None = None  # None: all
-    approvers: Sequence[str] | None = None  # names and roles; None: everyone who may decide
-    min_approvals: int = 1
-    not_by_starter: bool = False
     kind: CallKind | None = None  # of the pending call that a built-in tool becomes
     _binding: Binding | None = field(default=None, repr=False, compare=False)
     # Of a built-in tool: raises Refused with a text of its own, before the schema is applied.
@@ -93,8 +84,7 @@ class Tool(Generic[P, R]):
         _set(self, deferred=self.deferred or self.external)
         _check_options(self)
         _set(self, aliases=tuple(self.aliases), description=_description(self))
-        _set(self, redact=tuple(self.redact), approvers=_as_tuple(self.approvers))
-        _set(self, allowed_decisions=_as_tuple(self.allowed_decisions))
+        _set(self, redact=tuple(self.redact))
         if self._binding is None:
             _set(self, parameters=_checked_schema(self))
         elif self._binding.function != self.run:  # replace(tool, run=…)
@@ -139,22 +129,11 @@ class Tool(Generic[P, R]):
             return DEFERRED_TIMEOUT_MS if self.deferred else None
         return None if self.timeout is None else parse_duration(self.timeout) or None
 
-    @property
-    def approval_timeout_ms(self) -> int | None:
-        """Time until an approval expires; None is no deadline."""
-        limit = self.approval_timeout
-        return None if limit is None else parse_duration(limit) or None
-
-    @property
-    def approval_policy(self) -> ApprovalPolicy | None:
-        """Conditions of a decision about its calls; None if it has none."""
-        return approval_policy(
-            f"tool {self.name!r}",
-            allowed_decisions=self.allowed_decisions,
-            approvers=self.approvers,
-            min_approvals=self.min_approvals,
-            not_by_starter=self.not_by_starter,
-        )
+    @cached_property
+    def approval(self) -> Approval:
+        """When its calls require approval, and the conditions of a decision about them."""
+        choice = self.requires_approval
+        return choice if isinstance(choice, Approval) else Approval(choice)
 
     @property
     def crash_policy(self) -> OnCrash:
@@ -204,9 +183,8 @@ class ToolOptions(TypedDict, total=False):
 
     name: str | None
     description: str | None
-    requires_approval: Approval
+    requires_approval: bool | ApprovalPredicate | Approval
     approval_prompt: str | None
-    approval_timeout: Duration | None
     deferred: bool
     external: bool
     timeout: Duration | EllipsisType | None
@@ -215,10 +193,6 @@ class ToolOptions(TypedDict, total=False):
     validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None
     aliases: Sequence[str]
     redact: Sequence[str]
-    allowed_decisions: Sequence[DecisionKind] | None
-    approvers: Sequence[str] | None
-    min_approvals: int
-    not_by_starter: bool
 
 
 @overload
@@ -233,9 +207,8 @@ def tool(  # noqa: PLR0913 - the options of a tool
     *,
     name: str | None = None,
     description: str | None = None,
-    requires_approval: Approval = False,
+    requires_approval: bool | ApprovalPredicate | Approval = False,
     approval_prompt: str | None = None,
-    approval_timeout: Duration | None = None,
     deferred: bool = False,
     external: bool = False,
     timeout: Duration | EllipsisType | None = ...,
@@ -244,31 +217,23 @@ def tool(  # noqa: PLR0913 - the options of a tool
     validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None = None,
     aliases: Sequence[str] = (),
     redact: Sequence[str] = (),
-    allowed_decisions: Sequence[DecisionKind] | None = None,
-    approvers: Sequence[str] | None = None,
-    min_approvals: int = 1,
-    not_by_starter: bool = False,
 ) -> Any:
     """Make a tool of a function: its type hints and docstring are the schema.
 
-    `requires_approval`: True, or a predicate on the Context, called once; if it raises, approval
-    is required. `approval_prompt`: text with `{tool}`, `{input}` and `{input.NAME}`.
-    `approval_timeout`: None is no deadline. `deferred`: the function only starts work elsewhere;
-    its result is submitted later. `external`: like `deferred`, but there is nothing to start, and
-    perdure never calls the function; a program or a person that reads the pending calls does the
-    work and submits the result. It implies `deferred`. `timeout`: for a deferred tool, until the
-    result is due, 24 h by default, None for no deadline; otherwise the running time.
-    `idempotent`: a repeat with the same `effect_id` does no harm. `on_crash`: None is retry if
-    idempotent, else tell. `validate_result`: for deferred results; False or raising refuses one.
-    `aliases`: former names; calls recorded under them still run. `redact`: arguments that are
-    shown nowhere. `allowed_decisions`: of approve, edit, deny and respond. `approvers`: names and
-    roles that may decide. `min_approvals`: of different people. `not_by_starter`: the authors of
-    the run may not approve.
+    `requires_approval`: True, a predicate on the Context, or an `Approval`, which also says who
+    approves. `approval_prompt`: text with `{tool}`, `{input}` and `{input.NAME}`. `deferred`: the
+    function only starts work elsewhere; its result is submitted later. `external`: like
+    `deferred`, but there is nothing to start, and perdure never calls the function; a program or a
+    person that reads the pending calls does the work and submits the result. It implies
+    `deferred`. `timeout`: for a deferred tool, until the result is due, 24 h by default, None for
+    no deadline; otherwise the running time. `idempotent`: a repeat with the same `effect_id` does
+    no harm. `on_crash`: None is retry if idempotent, else tell. `validate_result`: for deferred
+    results; False or raising refuses one. `aliases`: former names; calls recorded under them still
+    run. `redact`: arguments that are shown nowhere.
     """
     options: dict[str, Any] = {
         "requires_approval": requires_approval,
         "approval_prompt": approval_prompt,
-        "approval_timeout": approval_timeout,
         "deferred": deferred,
         "external": external,
         "timeout": timeout,
@@ -277,10 +242,6 @@ def tool(  # noqa: PLR0913 - the options of a tool
         "validate_result": validate_result,
         "aliases": aliases,
         "redact": redact,
-        "allowed_decisions": allowed_decisions,
-        "approvers": approvers,
-        "min_approvals": min_approvals,
-        "not_by_starter": not_by_starter,
     }
     local_names = _locals_of_caller()
 
@@ -335,10 +296,6 @@ def _description(target: Tool[..., Any]) -> str:
     return f"{plain} {EXTERNAL if target.external else ASYNCHRONOUS}".strip()
 
 
-def _as_tuple(words: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    return None if words is None else tuple(words)
-
-
 def _check_names(target: Tool[..., Any]) -> None:
     for option in ("aliases", "redact"):
         if isinstance(getattr(target, option), str):
@@ -362,11 +319,12 @@ def _check_options(target: Tool[..., Any]) -> None:
             f"tool {target.name!r}: on_crash='retry' needs idempotent=True",
             hint="set idempotent=True only if a repeat with the same effect_id does no harm",
         )
-    if not isinstance(target.requires_approval, bool) and not callable(target.requires_approval):
-        raise ConfigError(f"tool {target.name!r}: requires_approval must be a bool or a function")
-    _ = target.approval_policy
+    if not isinstance(target.requires_approval, bool | Approval | Callable):
+        raise ConfigError(
+            f"tool {target.name!r}: requires_approval must be a bool, a function or an Approval"
+        )
     try:
-        _ = target.timeout_ms, target.approval_timeout_ms
+        _ = target.timeout_ms
     except Refused as error:
         raise ConfigError(f"tool {target.name!r}: {error.message}", hint=error.hint) from error
 

@@ -10,6 +10,7 @@ from tests.support.models import FORMATS, agent_at, look, model_at
 
 from perdure import Agent, Delta, File, Runtime
 from perdure.core.conversation.messages import Answer, UserMessage
+from perdure.core.session.usage import usage_amounts
 from perdure.runtime.models.base import Request, ToolSpec
 from perdure.testing.endpoint import Endpoint, fake_endpoint
 from perdure.testing.endpoint.samples import HARD
@@ -103,7 +104,7 @@ async def test_what_was_used_is_counted(
     with fake_endpoint([{"text": "Hello", "usage": usage}]) as endpoint:
         *_, whole = await pieces(endpoint, format_)
     assert isinstance(whole, Answer)
-    assert whole.usage == counted
+    assert usage_amounts(whole.usage) == counted
 
 
 @FORMATS

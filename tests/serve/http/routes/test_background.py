@@ -13,7 +13,7 @@ from tests.support.http_client import MakeClient
 from tests.support.http_shop import TOKENS
 from tests.support.mcp_client import connected, fields
 
-from perdure import Agent, Conflict, NotFound, Principal, Refused, Runtime, asgi, tool
+from perdure import Agent, Approval, Conflict, NotFound, Principal, Refused, Runtime, asgi, tool
 from perdure.app import service_of
 from perdure.background import BackgroundManager
 from perdure.client import Client
@@ -42,7 +42,7 @@ def patient() -> Agent[str]:
     return Agent("patient", model=ScriptedModel(ANSWERS), background=allowed)
 
 
-@tool(requires_approval=True, approvers=["ana"])
+@tool(requires_approval=Approval(by=["ana"]))
 def publish() -> str:
     """Publish."""
     return "published"

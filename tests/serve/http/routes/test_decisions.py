@@ -7,7 +7,7 @@ import pytest
 from tests.serve.http.test_app import refusal
 from tests.support.http_client import Client, MakeClient
 
-from perdure import Agent, Principal, Runtime, asgi, tool
+from perdure import Agent, Approval, Principal, Runtime, asgi, tool
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
@@ -25,11 +25,9 @@ def pay(cents: int) -> str:
 
 
 @tool(
-    requires_approval=True,
-    allowed_decisions=["approve", "deny"],
-    approvers=["ben", "admin"],
-    min_approvals=2,
-    not_by_starter=True,
+    requires_approval=Approval(
+        by=["ben", "admin"], votes=2, allow=["approve", "deny"], not_by_starter=True
+    ),
 )
 def payout(cents: int) -> str:
     return f"paid out {cents}"

@@ -214,7 +214,7 @@ class PydanticAIRequest:
             thinking=response.thinking,
             output=output,
             usage=response.usage,
-            stop=response.stop,
+            stop_reason=response.stop,
             provider=self.provider.log_name,
             model=self.model_name,
             native=response.native,

@@ -47,11 +47,12 @@ from perdure.core.providers.catalog import Provider
 from perdure.core.providers.stream import (
     Chunk,
     ReceivedResponse,
+    counted_usage,
     joined_thinking,
-    nonzero_usage,
     requested_call,
 )
 from perdure.runtime.models.base import Request
+from perdure.views.usage import Usage
 
 Origin = tuple[str, str]  # provider and model
 Files = Mapping[str, bytes]  # by digest
@@ -254,17 +255,15 @@ def _stop(response: ModelResponse) -> str | None:
     return reason or response.finish_reason
 
 
-def _usage(response: ModelResponse) -> dict[str, float]:
+def _usage(response: ModelResponse) -> Usage:
     """Return the token counts; input includes tokens read from and written to a cache."""
     usage = response.usage
-    return nonzero_usage(
-        {
-            "inputTokens": usage.input_tokens,
-            "outputTokens": usage.output_tokens,
-            "cacheReadTokens": usage.cache_read_tokens,
-            "cacheWriteTokens": usage.cache_write_tokens,
-            "reasoningTokens": usage.details.get("reasoning_tokens", 0),
-        }
+    return counted_usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.details.get("reasoning_tokens", 0),
     )
 
 
