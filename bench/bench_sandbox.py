@@ -21,6 +21,7 @@ from typing import Any, Final
 from bench.report import Section, Table, number
 
 from perdure import Runtime
+from perdure.options import TaskOptions
 from perdure.runtime.proxy.server import AllowListProxy
 from perdure.sandbox.base import ExecSpec, NetworkSettings, RunAs
 from perdure.sandbox.bwrap import BwrapSandbox
@@ -107,7 +108,7 @@ async def measure_all(folder: Path, quick: bool) -> list[list[str]]:
     workspace.mkdir()
     start = bare_command(workspace, run_as)
     sandbox = BwrapSandbox(run_as, serve_proxy=AllowListProxy().serve)
-    options = {"run_as": USER} if run_as else {}
+    options: TaskOptions = {"run_as": USER} if run_as else {}
     async with Runtime(f"sqlite:///{folder}/perdure.db", tasks=options) as rt:
         lifecycle = TaskLifecycle(rt)
 

@@ -37,8 +37,8 @@ BANNED_NAMES: Final = {
 DOCSTRING_START: Final = re.compile(r"(What|How|Which|Who|Where|Whether|Why)\b")
 
 PUBLIC: Final = {
-    "perdure": "Agent ApprovalRequired Conflict Context Decision Delta Event File InputRequired "
-    "NotFound PendingCall PendingResult PerdureError Principal Refused Result Runtime Session "
+    "perdure": "Agent Approval ApprovalRequired Conflict Context Decision Delta Event File "
+    "InputRequired NotFound PendingCall PendingResult PerdureError Principal Refused Result Runtime Session "
     "Task Tool ToolError asgi tool",
     "perdure.errors": "PerdureError Conflict NotFound Refused ToolError ModelError ConfigError",
     "perdure.app": "Runtime",

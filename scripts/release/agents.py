@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any, Final
 
-from perdure import Agent, PendingCall, tool
+from perdure import Agent, Approval, PendingCall, tool
 from perdure.testing import ScriptedModel
 
 KILLS: Final = "PERDURE_FIXTURE_KILLS"  # set: the tool `charge` kills its process
@@ -39,7 +39,7 @@ def charge(order_id: int) -> str:
     return "charged"
 
 
-@tool(requires_approval=True, approvers=["ana", "ben", "cleo"], min_approvals=2)
+@tool(requires_approval=Approval(by=["ana", "ben", "cleo"], votes=2))
 def payout(cents: int) -> str:
     """Pay out money, which two people have to approve."""
     return f"paid out {cents} cents"

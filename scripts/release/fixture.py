@@ -24,12 +24,17 @@ import anyio
 from scripts.release.agents import KILLS, agents
 
 from perdure import Runtime
+from perdure.options import WebhookTarget
 from perdure.tasks import LockManager, MultiLayerPersistence, TaskLifecycle
 from perdure.testing import ManualClock
 
 WRITTEN_AT: Final = datetime(2026, 11, 16, 15, 6, tzinfo=UTC)
 SCHEMA: Final = "perdure_release"  # of the dump of PostgreSQL
-_RECEIVER: Final = {"url": "https://ops.example/hook", "secret": "kept", "on": ["completed"]}
+_RECEIVER: Final[WebhookTarget] = {
+    "url": "https://ops.example/hook",
+    "secret": "kept",
+    "on": ["completed"],
+}
 _GO: Final = {
     "approval": ("refunds", "Refund order 991"),
     "deferred": ("deliveries", "Where is order 7?"),

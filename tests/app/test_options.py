@@ -1,13 +1,17 @@
 """Options of a Runtime about webhooks: the same in Python as in YAML."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.support.runtimes import clock, memory
 
-from perdure import Agent, PendingCall, Runtime, tool
+from perdure import Agent, PendingCall, Runtime, options, tool
+from perdure.config.kinds import Block, Either
+from perdure.config.table import TABLE
 from perdure.errors import ConfigError, Refused
+from perdure.options import WebhookTarget
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 
@@ -40,8 +44,8 @@ async def test_a_private_receiver_is_refused_unless_the_program_allows_it(
 
 async def test_a_program_names_receivers_as_yaml_does(memory: MemoryStore) -> None:
     """S0.60"""
-    receivers = [{"url": "https://ops.example/hook", "secret": "x", "on": ["failed"]}]
-    async with Runtime(memory, webhooks=receivers) as rt:
+    ops: WebhookTarget = {"url": "https://ops.example/hook", "secret": "x", "on": ["failed"]}
+    async with Runtime(memory, webhooks=[ops]) as rt:
         (target,) = rt._resources.outbox.targets
     assert (target.url, target.secret, target.on) == (
         "https://ops.example/hook",
@@ -53,8 +57,8 @@ async def test_a_program_names_receivers_as_yaml_does(memory: MemoryStore) -> No
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"webhooks": [{"secret": "x"}]}, "a receiver has no url"),
-        ({"webhooks": [{"url": "https://x", "key": 1}]}, "unknown key 'key'"),
+        ({"webhooks": [{"secret": "x"}]}, "a receiver has no 'url'"),
+        ({"webhooks": [{"url": "https://x", "key": 1}]}, "an unknown key 'key'"),
         ({"webhooks": [{"url": "https://x", "on": ["fail"]}]}, "on is ['fail']"),
         ({"webhooks": [{"url": "ftp://x"}]}, "webhooks: "),
         ({"webhook_allow": "10.0.0.0/8"}, "must be a list"),
@@ -80,7 +84,81 @@ async def test_a_missing_secret_is_logged_for_the_operator(
     assert any("Runtime(webhook_secret=…)" in text and "call p_" in text for text in texts)
 
 
-@pytest.mark.parametrize("name", ["resume_running", "worker"])
+AGENT_OPTIONS = ("background", "budget", "compaction", "permissions")
+
+
+@pytest.mark.parametrize(
+    "name, known",
+    [
+        ("background", "resume_ended, queue_message"),
+        ("budget", "turns, tokens, seconds, children, cost"),
+        ("compaction", "at, keep, window, first, instructions"),
+        ("permissions", "deny, ask, allow"),
+        ("prices", "input, output, cache_read, cache_write"),
+        ("recovery", "running, poison_after"),
+        ("tasks", "root, hooks, sandbox, run_as"),
+        ("telemetry", "enabled, content"),
+        ("webhooks", "url, secret, on"),
+    ],
+)
+def test_an_unknown_key_of_an_option_is_named_with_the_keys_that_exist(
+    name: str, known: str
+) -> None:
+    wrong: Any = {"contnet": 1}
+    value = {"prices": {"acme:x": wrong}, "webhooks": [wrong]}.get(name, wrong)
+    create: Any = partial(Agent, "a", model="x:y") if name in AGENT_OPTIONS else Runtime
+    with pytest.raises(ConfigError) as caught:
+        create(**{name: value})
+    assert "unknown key 'contnet'" in caught.value.message
+    assert f"it may have {known}" in caught.value.message
+
+
+@pytest.mark.parametrize("name", AGENT_OPTIONS)
+def test_an_option_that_is_not_a_mapping_is_refused(name: str) -> None:
+    wrong: Any = ["turns"]
+    with pytest.raises(ConfigError, match=f"{name} is .* and must be a mapping"):
+        Agent("a", model=ScriptedModel([]), **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    "recovery, message",
+    [({"running": "retry"}, "must be resume or fail"), ({"poison_after": 0}, "must be 1 or more")],
+)
+def test_how_to_recover_is_checked(recovery: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Runtime("memory:", recovery=recovery)
+
+
+PLACES = {
+    "Budget": ("agents", "budget"),
+    "Compaction": ("agents", "compaction"),
+    "FollowUps": ("agents", "background"),
+    "Permissions": ("agents", "permissions"),
+    "Price": ("prices",),
+    "RecoveryOptions": ("recovery",),
+    "TaskOptions": ("tasks",),
+    "CommandLimits": ("tasks", "limits"),
+    "TelemetryOptions": ("telemetry",),
+    "WebhookTarget": ("server", "webhooks"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_an_option_has_the_keys_that_it_has_in_yaml(name: str) -> None:
+    block: Any = TABLE
+    for key in PLACES[name]:
+        block = inner_block(block.keys[key])
+    assert sorted(getattr(options, name).__annotations__) == sorted(block.keys)
+
+
+def inner_block(spec: Any) -> Any:
+    """Return the block of a key, also within a list or names."""
+    while not isinstance(spec, Block):
+        spec = spec.block if isinstance(spec, Either) else spec.item
+    return spec
+
+
+@pytest.mark.parametrize("name", ["worker"])
 def test_a_flag_that_is_a_word_is_refused(name: str) -> None:
     options: dict[str, Any] = {name: "no"}
     with pytest.raises(ConfigError, match=f"{name} is 'no' and must be True or False"):

@@ -178,8 +178,8 @@ def test_tasks_in_a_second_database_are_refused(refusal: Refusal) -> None:
 def test_permissions_are_understood(write: Write) -> None:
     rules = "permissions: {deny: ['shell:cmd=rm*'], ask: [refund]}"
     assert load(write(f"agents:{agent('a', rules)}")).agents["a"].permissions == {
-        "deny": ("shell:cmd=rm*",),
-        "ask": ("refund",),
+        "deny": ["shell:cmd=rm*"],
+        "ask": ["refund"],
     }
 
 

@@ -13,7 +13,7 @@ import anyio
 from perdure import Agent, Runtime, tool
 from perdure.core.webhooks.deliveries import DeliveryResponse
 from perdure.runtime.webhooks.address_filter import AddressFilter
-from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.runtime.webhooks.outbox import Receiver
 from perdure.runtime.webhooks.post import Post
 from perdure.runtime.worker.sender import DeliverySender
 from perdure.testing import ScriptedModel
@@ -40,7 +40,7 @@ def runtime(store: str, url: str) -> Runtime:
     rt = Runtime(store, agents=[agent])
     outbox = rt._resources.outbox
     outbox.address_filter = AddressFilter.from_allow_list(["127.0.0.1"])
-    outbox.targets, outbox.is_configured = (WebhookTarget(url, "hush"),), True
+    outbox.targets, outbox.is_configured = (Receiver(url, "hush"),), True
     return rt
 
 

@@ -20,6 +20,7 @@ from tests.support.mcp_client import RawClient
 
 from perdure import Principal, Runtime, asgi
 from perdure.app import around_store
+from perdure.options import TaskOptions
 
 TOKEN: Final = "a-token"  # noqa: S105
 COMMAND: Final = "echo ran >> effects"
@@ -65,7 +66,7 @@ class Story:
 
 
 @asynccontextmanager
-async def opened(folder: Path, options: dict[str, Any]) -> AsyncIterator[RawClient]:
+async def opened(folder: Path, options: TaskOptions) -> AsyncIterator[RawClient]:
     """Yield a client of a server in this process."""
     url = f"sqlite:///{folder / 'h.db'}"
     async with Runtime(url, tasks=options, worker=True) as rt:
@@ -79,7 +80,7 @@ async def opened(folder: Path, options: dict[str, Any]) -> AsyncIterator[RawClie
             yield RawClient(http)
 
 
-async def play(folder: Path, options: dict[str, Any], at: int) -> None:
+async def play(folder: Path, options: TaskOptions, at: int) -> None:
     """Play the story until the kill."""
     points = Points(folder, at)
 
@@ -98,7 +99,7 @@ def count_effects(folder: Path, task: str) -> int:
     return sum(len(path.read_text().splitlines()) for path in folder.rglob(f"{task}/**/effects"))
 
 
-async def look(folder: Path, options: dict[str, Any], at: int) -> None:
+async def look(folder: Path, options: TaskOptions, at: int) -> None:
     """Write down what another process finds; then finish the story."""
     acks = folder / f"acks{at}"
     lines = [json.loads(line) for line in acks.read_text().splitlines()] if acks.exists() else []

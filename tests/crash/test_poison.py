@@ -60,7 +60,8 @@ if os.environ.get("KILL"):  # this process, as soon as it has claimed sessions
     LeaseHolder.claim = claim_and_die
 
 scripted = ScriptedModel([{"calls": [{"tool": "act"}]}, {"text": "Done."}])
-rt = Runtime(os.environ["STORE"], poison_after=int(os.environ["POISON_AFTER"]), agents=[
+RECOVERY = {"poison_after": int(os.environ["POISON_AFTER"])}
+rt = Runtime(os.environ["STORE"], recovery=RECOVERY, agents=[
     Agent("model", model=Model()),
     Agent("hanging", model=ScriptedModel([{"text": "Done.", "delay_ms": 600_000}])),
     Agent("slow", model=ScriptedModel([{"text": "Done.", "delay_ms": 200}])),

@@ -213,8 +213,8 @@ async def test_a_trace_goes_on_in_an_mcp_server(
 
 
 def test_a_word_that_telemetry_does_not_have_is_told() -> None:
-    with pytest.raises(ConfigError, match="telemetry has 'contents'"):
-        Runtime("memory:", telemetry={"contents": True})
+    with pytest.raises(ConfigError, match="an unknown key 'contents'; did you mean 'content'"):
+        Runtime("memory:", telemetry={"contents": True})  # type: ignore[arg-type]
 
 
 def test_a_program_without_a_collector_loads_no_telemetry() -> None:

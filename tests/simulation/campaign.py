@@ -11,6 +11,7 @@ from tests.simulation.agents import GATED, agents_of, campaign_of
 from tests.simulation.situations import situations_of
 
 from perdure import Agent, Context, PendingCall, PerdureError, Runtime
+from perdure.options import Budget, Compaction, FollowUps
 from perdure.testing.simulation.fleet import Fleet, Role
 from perdure.testing.simulation.judgement import session_entries
 from perdure.testing.simulation.loop import Process
@@ -47,12 +48,12 @@ class Campaign:
         """Choose what this seed is about."""
         self.fleet = fleet
         luck = self.luck = random.Random(f"campaign {fleet.seed}")  # noqa: S311
-        self.background = {
+        self.background: FollowUps = {
             "resume_ended": luck.random() < 0.5,
             "queue_message": luck.random() < 0.5,
         }
-        self.budget = {"turns": luck.choice([3, 6, 12])} if luck.random() < 0.4 else {}
-        self.compaction = {"at": 60, "keep": 2} if luck.random() < 0.4 else True
+        self.budget: Budget = {"turns": luck.choice([3, 6, 12])} if luck.random() < 0.4 else {}
+        self.compaction: Compaction | bool = {"at": 60, "keep": 2} if luck.random() < 0.4 else True
         self.while_waiting = luck.choice(["queue", "queue", "reject", "cancel_calls"])
         self.on_expire = luck.choice(["fail", "fail", "cancel", "keep"])
         self.worker_pool = luck.choice([None, None, 1])

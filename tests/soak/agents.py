@@ -15,6 +15,7 @@ from tests.soak.world import FOLDER, Line, World
 
 from perdure import Agent, Context, Delta, PendingCall, Runtime, Tool, tool
 from perdure.core.conversation.messages import Answer, AssistantMessage, RequestedCall
+from perdure.options import TaskOptions
 from perdure.runtime.models.base import Request
 
 AGENT, CHILD = "soaked", "helper"
@@ -149,12 +150,12 @@ def make_runtime(world: World, *, is_newer: bool = False) -> Runtime:
         sub_agents=[helper],
         max_turns=1000,
     )
-    user = {"run_as": "nobody"} if os.geteuid() == 0 else {}
+    user: TaskOptions = {"run_as": "nobody"} if os.geteuid() == 0 else {}
     return Runtime(
         newer_store(world.url) if is_newer else world.url,
         agents=[soaked],
         deps=world,
-        poison_after=NEVER_POISONED,
+        recovery={"poison_after": NEVER_POISONED},
         tasks={"root": str(world.tasks), **user},
     )
 

@@ -12,6 +12,7 @@ from tests.support.runtimes import MakeRuntime
 
 from perdure import Agent, Conflict, Refused, Runtime, tool
 from perdure.errors import ConfigError
+from perdure.options import Budget
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 
@@ -155,9 +156,7 @@ async def test_a_message_does_not_answer_the_question_and_is_read_later(
 @pytest.mark.parametrize(
     "budget, name", [({"tokens": 1}, "tokens"), ({"cost": 0.001}, "cost"), ({"turns": 1}, "turns")]
 )
-async def test_each_limit_stops_a_run(
-    in_memory: MakeRuntime, budget: dict[str, float], name: str
-) -> None:
+async def test_each_limit_stops_a_run(in_memory: MakeRuntime, budget: Budget, name: str) -> None:
     model = ScriptedModel([ACT, {"text": "Done."}], name="acme:large")
     one = Agent("worker", model=model, tools=[act], budget=budget)
     prices = {"acme:large": {"input": 1_000_000, "output": 0}}

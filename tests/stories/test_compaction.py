@@ -19,6 +19,7 @@ from perdure.core.conversation.messages import (
 )
 from perdure.core.providers import Format, render
 from perdure.errors import ModelError, ModelUnavailable
+from perdure.options import Compaction
 from perdure.runtime.models import Usage
 from perdure.runtime.models.base import Request
 from perdure.runtime.sessions import runs
@@ -52,7 +53,7 @@ def reads(*pages: int) -> list[dict[str, Any]]:
 
 
 BOOK = [*reads(1, 2, 3, 4, 5, 6), {"text": "I have read it."}]
-SHORT = {"at": 900, "keep": 2}
+SHORT: Compaction = {"at": 900, "keep": 2}
 
 
 def reader(

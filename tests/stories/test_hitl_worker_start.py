@@ -109,13 +109,13 @@ def test_a_run_that_was_killed_in_its_first_model_request_is_recovered_as_config
         assert made.run("sessions", "resume", "s", *app)[0] == 0
 
 
-@pytest.mark.parametrize("resume_running, state", [(True, "completed"), (False, "failed")])
+@pytest.mark.parametrize("running, state", [("resume", "completed"), ("fail", "failed")])
 def test_a_killed_run_is_recovered_as_an_argument_of_the_runtime_says(
-    tmp_path: Path, *, resume_running: bool, state: str
+    tmp_path: Path, *, running: str, state: str
 ) -> None:
     """S4.50"""
     made = project(tmp_path, "", "refund")
-    constructor = f"Runtime('sqlite:///d.db', resume_running={resume_running}, "
+    constructor = f"Runtime('sqlite:///d.db', recovery={{'running': {running!r}}}, "
     code = DEADLY.replace('Runtime.from_config("perdure.yaml", ', constructor)
     (tmp_path / "deadly.py").write_text(code, "utf-8")
     app = ("--app", "deadly:rt")

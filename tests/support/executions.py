@@ -5,15 +5,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from perdure.options import TaskOptions
 
-def task_options(folder: Path, **options: Any) -> dict[str, Any]:
+
+def task_options(folder: Path, **options: Any) -> TaskOptions:
     """Return the options of tasks below a folder; without a sandbox unless one is named."""
     user = {"run_as": "nobody"} if os.geteuid() == 0 else {}
-    return {"root": str(folder / "tasks"), "sandbox": "none", **user, **options}
+    chosen = {"root": str(folder / "tasks"), "sandbox": "none", **user, **options}
+    return cast("TaskOptions", chosen)
 
 
 @pytest.fixture

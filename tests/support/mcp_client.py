@@ -17,6 +17,7 @@ from mcp_types import CallToolResult
 from perdure import Runtime
 from perdure.app import service_of
 from perdure.core.roles import Principal
+from perdure.options import TaskOptions
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.serve.mcp.access import mcp_caller
 from perdure.serve.mcp.application import Application, application_of
@@ -137,7 +138,7 @@ def open_folder() -> Iterator[Path]:
         subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def unconfined(folder: Path) -> dict[str, Any]:
+def unconfined(folder: Path) -> TaskOptions:
     """Return options of tasks whose commands run without a sandbox; root needs another user."""
-    user = {"run_as": "nobody"} if os.geteuid() == 0 else {}
+    user: TaskOptions = {"run_as": "nobody"} if os.geteuid() == 0 else {}
     return {"root": str(folder / "tasks"), "sandbox": "none", **user}

@@ -15,6 +15,7 @@ from perdure import Conflict, NotFound, Refused, Runtime
 from perdure.app import service_of
 from perdure.core.tasks.executions import ExecutionRecord
 from perdure.errors import ConfigError, PerdureError, SandboxUnavailable
+from perdure.options import TaskOptions
 from perdure.runtime.tasks.values import TaskRef
 from perdure.tasks import MultiLayerPersistence, TaskLifecycle
 
@@ -461,10 +462,10 @@ def test_sizes_are_written_in_python_as_in_yaml(open_folder: Path) -> None:
 
 @pytest.mark.parametrize("root", [{"root": "./tasks"}, {}])
 async def test_commands_run_below_relative_paths_also_after_the_program_has_changed_its_folder(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch, root: dict[str, str]
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, root: TaskOptions
 ) -> None:
     require_bwrap()
-    user = {"run_as": "nobody"} if os.geteuid() == 0 else {}
+    user: TaskOptions = {"run_as": "nobody"} if os.geteuid() == 0 else {}
     monkeypatch.chdir(open_folder)
     rt = Runtime("sqlite:///perdure.db", tasks={**root, **user})
     monkeypatch.chdir("/")

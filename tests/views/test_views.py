@@ -30,7 +30,7 @@ from perdure.views.usage import Usage
 MODULES = (bodies, calls, events, findings, health, sessions, task_bodies, tasks, usage)
 BODIES = {bodies.__name__, task_bodies.__name__}
 # Words of the specification.
-FIXED = {"input", "timeout", "timestamp", "pending_executions", "output", "error", "made"}
+FIXED = {"input", "stop", "timeout", "timestamp", "pending_executions", "output", "error", "made"}
 FIXED |= {"notify_url", "notify_secret", "mediaType"}
 
 

@@ -18,13 +18,13 @@ from perdure.runtime.models.resolve import ModelWithSettings, named_model
 from perdure.runtime.models.scripted import ScriptedModel
 from perdure.runtime.tasks.executions.options import ExecutionOptions, execution_options
 from perdure.runtime.tasks.hooks import HookRegistry, hook_type
-from perdure.runtime.tasks.service import TaskOptions
+from perdure.runtime.tasks.service import TaskSettings
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.approval import Approval
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.callbacks import PublicAddress
-from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.runtime.webhooks.outbox import Receiver
 from perdure.views.values import parse_duration
 
 _APPROVAL: Final = {  # a key of a tool -> the field of its Approval
@@ -64,7 +64,7 @@ def options_from(config: Config) -> RuntimeOptions:
     return RuntimeOptions(
         address=PublicAddress(config.public_url, config.webhook_secret, server.former_secrets),
         targets=tuple(
-            WebhookTarget(receiver.url, receiver.secret, frozenset(receiver.on))
+            Receiver(receiver.url, receiver.secret, frozenset(receiver.on))
             for receiver in server.webhooks
         ),
         address_filter=AddressFilter.from_allow_list(server.webhook_allow),
@@ -74,7 +74,7 @@ def options_from(config: Config) -> RuntimeOptions:
         resumes_running=config.resumes_running,
         poison_after=config.poison_after,
         keep_settled_ms=parse_duration(config.settled_calls),
-        tasks=TaskOptions(config.tasks.root, _hooks(config), _commands(config)),
+        tasks=TaskSettings(config.tasks.root, _hooks(config), _commands(config)),
     )
 
 

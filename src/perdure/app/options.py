@@ -1,22 +1,24 @@
 """Options of a Runtime, and the address that a server gives to the runtime it loads."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perdure.core.driver.plan import POISON_AFTER
+from perdure.core.options import check_options
 from perdure.core.webhooks.deliveries import TYPES
 from perdure.errors import ConfigError, Refused
+from perdure.options import RecoveryOptions, WebhookTarget
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.heartbeat import LEASE_MS
 from perdure.runtime.records.retention import KEEP_MS
-from perdure.runtime.tasks.service import TaskOptions
+from perdure.runtime.tasks.service import TaskSettings
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.webhooks.address_filter import AddressFilter, parse_url
 from perdure.runtime.webhooks.callbacks import PublicAddress
-from perdure.runtime.webhooks.outbox import WARNING_SHARE, WebhookTarget
+from perdure.runtime.webhooks.outbox import WARNING_SHARE, Receiver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class RuntimeOptions:
     deps: Any = None
     worker: bool = False
     address: PublicAddress = field(default_factory=PublicAddress)
-    targets: tuple[WebhookTarget, ...] | None = None  # None: no configuration names receivers
+    targets: tuple[Receiver, ...] | None = None  # None: no configuration names receivers
     address_filter: AddressFilter = field(default_factory=AddressFilter)
     warning_share: float = WARNING_SHARE
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -36,32 +38,29 @@ class RuntimeOptions:
     resumes_running: bool = True
     poison_after: int = POISON_AFTER
     keep_settled_ms: int = KEEP_MS
-    tasks: TaskOptions = field(default_factory=TaskOptions)
+    tasks: TaskSettings = field(default_factory=TaskSettings)
 
 
 def webhook_targets(
-    receivers: Sequence[Mapping[str, Any]] | None,
-) -> tuple[WebhookTarget, ...] | None:
+    receivers: Sequence[WebhookTarget] | None,
+) -> tuple[Receiver, ...] | None:
     """Return the receivers that `Runtime(webhooks=)` names, as in YAML. Raises ConfigError."""
     if receivers is None:
         return None
     return tuple(_webhook_target(receiver) for receiver in receivers)
 
 
-def _webhook_target(receiver: Mapping[str, Any]) -> WebhookTarget:
+def _webhook_target(receiver: WebhookTarget) -> Receiver:
     form = 'write {"url": "https://…", "secret": …, "on": [' + ", ".join(TYPES) + "]}"
-    if not isinstance(receiver, Mapping) or not isinstance(receiver.get("url"), str):
-        raise ConfigError("webhooks: a receiver has no url", hint=form)
-    if unknown := sorted(set(receiver) - {"url", "secret", "on"}):
-        raise ConfigError(f"webhooks: unknown key {unknown[0]!r}", hint=form)
+    check_options(receiver, WebhookTarget, "webhooks: a receiver")
     occasions = receiver.get("on", tuple(TYPES))
-    if isinstance(occasions, str) or (unknown := sorted(set(occasions) - set(TYPES))):
-        raise ConfigError(f"webhooks: on is {receiver['on']!r}", hint=form)
+    if isinstance(occasions, str) or set(occasions) - set(TYPES):
+        raise ConfigError(f"webhooks: on is {occasions!r}", hint=form)
     try:
         parse_url(receiver["url"])
     except Refused as error:
         raise ConfigError(f"webhooks: {error.message}", hint=error.hint) from error
-    return WebhookTarget(receiver["url"], receiver.get("secret"), frozenset(occasions))
+    return Receiver(receiver["url"], receiver.get("secret"), frozenset(occasions))
 
 
 def allowed_addresses(hosts: Sequence[str]) -> AddressFilter:
@@ -75,11 +74,15 @@ def allowed_addresses(hosts: Sequence[str]) -> AddressFilter:
         raise ConfigError(f"webhook_allow: {error}", hint=hint) from error
 
 
-def check_count(value: Any, name: str) -> int:
-    """Return a number that must be 1 or more. Raises ConfigError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} is {value!r} and must be 1 or more")
-    return value
+def recovery_fields(recovery: RecoveryOptions) -> dict[str, Any]:
+    """Return the options that `Runtime(recovery=)` names, as in YAML. Raises ConfigError."""
+    check_options(recovery, RecoveryOptions, "recovery")
+    running, count = recovery.get("running", "resume"), recovery.get("poison_after", POISON_AFTER)
+    if running not in ("resume", "fail"):
+        raise ConfigError(f"recovery: running is {running!r} and must be resume or fail")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"recovery: poison_after is {count!r} and must be 1 or more")
+    return {"resumes_running": running == "resume", "poison_after": count}
 
 
 def check_flag(value: Any, name: str) -> bool:

@@ -25,9 +25,9 @@ from perdure.app.assembly import assemble_resources, check_deps, check_mode
 from perdure.app.options import (
     RuntimeOptions,
     allowed_addresses,
-    check_count,
     check_flag,
     complete_address,
+    recovery_fields,
     webhook_targets,
 )
 from perdure.app.stores import (
@@ -38,10 +38,16 @@ from perdure.app.stores import (
     open_store,
     private_paths,
 )
-from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
+from perdure.options import (
+    Price,
+    RecoveryOptions,
+    TaskOptions,
+    TelemetryOptions,
+    WebhookTarget,
+)
 from perdure.runtime.agents.agent import Agent
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.delegation import check_launch
@@ -94,16 +100,15 @@ class Runtime:
         worker: bool = False,
         public_url: str | None = None,
         webhook_secret: str | None = None,
-        webhooks: Sequence[Mapping[str, Any]] | None = None,
+        webhooks: Sequence[WebhookTarget] | None = None,
         webhook_allow: Sequence[str] = (),
         clock: Clock | None = None,
         index: str | None = None,
         mcp_servers: Sequence[MCPServer] = (),
-        telemetry: Mapping[str, bool] | None = None,
-        prices: Mapping[str, Mapping[str, float]] | None = None,
-        resume_running: bool = True,
-        poison_after: int = POISON_AFTER,
-        tasks: Mapping[str, Any] | None = None,
+        telemetry: TelemetryOptions | None = None,
+        prices: Mapping[str, Price] | None = None,
+        recovery: RecoveryOptions | None = None,
+        tasks: TaskOptions | None = None,
     ) -> None:
         options = RuntimeOptions(
             deps=deps,
@@ -113,9 +118,8 @@ class Runtime:
             address_filter=allowed_addresses(webhook_allow),
             telemetry=Telemetry.from_options(telemetry or {}),
             prices=Prices(prices),
-            resumes_running=check_flag(resume_running, "resume_running"),
-            poison_after=check_count(poison_after, "poison_after"),
             tasks=task_options(tasks),
+            **recovery_fields(recovery or {}),
         )
         self._create(store, agents, mcp_servers, options, clock=clock, index=index)
 

@@ -132,11 +132,11 @@ def parse_agent(name: str, data: Mapping[str, Any], refs: References) -> AgentCo
         tools=tools,
         task=task,
         waits=waits,
-        permissions=_permissions(data.get("permissions", {})),
+        permissions=data.get("permissions", {}),
         sub_agents=tuple(data.get("sub_agents", ())),
         aliases=tuple(data.get("aliases", ())),
-        background=MappingProxyType(data.get("background", {})),
-        budget=MappingProxyType(data.get("budget", {})),
+        background=data.get("background", {}),
+        budget=data.get("budget", {}),
         **{word: data[word] for word in copied & data.keys()},
         **files,
     )
@@ -188,10 +188,6 @@ def _tool(data: Any, key: Key, refs: References) -> ToolRef | McpTools:
 def _check_server(name: str, servers: Mapping[str, Any]) -> None:
     if name not in servers:
         raise InvalidValue(f"there is no MCP server {name!r}{did_you_mean(name, servers)}")
-
-
-def _permissions(data: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-    return MappingProxyType({effect: tuple(rules) for effect, rules in data.items()})
 
 
 def _task(data: Mapping[str, Any]) -> AgentTaskConfig:

@@ -137,7 +137,7 @@ def build(
         lines=MappingProxyType({key: entry.line for key, entry in entries.items()}),
         poison_after=data.get("recovery", {}).get("poison_after", 5),
         resumes_running=data.get("recovery", {}).get("running", "resume") == "resume",
-        telemetry=MappingProxyType(data.get("telemetry", {})),
+        telemetry=data.get("telemetry", {}),
         **retention,
     )
     return config, problems

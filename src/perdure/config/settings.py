@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from perdure.config.load_object import load_object
 from perdure.config.problems import ConfigProblem, Key, config_error
 from perdure.errors import ConfigError
+from perdure.options import Budget, Compaction, FollowUps, Permissions, Price, TelemetryOptions
 
 ALL_WEBHOOK_EVENTS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
 
@@ -117,15 +118,15 @@ class AgentConfig:
     session_store: str | None = None
     task: AgentTaskConfig = field(default_factory=AgentTaskConfig)
     waits: Literal["blocking", "async"] = "async"  # follows from task.hitl and the session store
-    permissions: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
+    permissions: Permissions = field(default_factory=Permissions)
     tools: tuple[ToolRef | McpTools, ...] = ()
     sub_agents: tuple[str, ...] = ()
-    background: Mapping[str, bool] = field(default_factory=_nothing)
+    background: FollowUps = field(default_factory=FollowUps)
     max_turns: int = 100
     queue: str = "default"
     show_thinking: bool = False
-    budget: Mapping[str, float] = field(default_factory=_nothing)
-    compaction: Mapping[str, Any] | bool = True
+    budget: Budget = field(default_factory=Budget)
+    compaction: Compaction | bool = True
     output_type: str | None = None  # module:Class
     output_schema: Path | None = None
     while_waiting: Literal["queue", "reject", "cancel_calls"] = "queue"
@@ -209,7 +210,7 @@ class Config:
     store: StoreConfig
     session_stores: Mapping[str, StoreConfig] = field(default_factory=_nothing)
     llms: Mapping[str, ModelRef] = field(default_factory=_nothing)
-    prices: Mapping[str, Mapping[str, float]] = field(default_factory=_nothing)  # by model
+    prices: Mapping[str, Price] = field(default_factory=_nothing)  # by model
     mcp_servers: Mapping[str, McpServerConfig] = field(default_factory=_nothing)
     deps: str | None = None
     agents: Mapping[str, AgentConfig] = field(default_factory=_nothing)
@@ -218,7 +219,7 @@ class Config:
     settled_calls: timedelta = timedelta(days=7)  # retention
     resumes_running: bool = True  # recovery
     poison_after: int = 5  # recovery
-    telemetry: Mapping[str, bool] = field(default_factory=_nothing)
+    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
     lines: Mapping[Key, int] = field(default_factory=_nothing, repr=False)
 
     @property

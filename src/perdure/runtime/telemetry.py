@@ -24,9 +24,11 @@ from perdure.core.conversation.messages import (
     UserMessage,
 )
 from perdure.core.log.redaction import mask_arguments
+from perdure.core.options import check_options
 from perdure.core.session.state import State
 from perdure.core.session.usage import usage_amounts
 from perdure.errors import ConfigError, PerdureError
+from perdure.options import TelemetryOptions
 from perdure.runtime.models.base import Request
 from perdure.runtime.tools.outputs import render_result
 from perdure.runtime.tools.tool import Tool
@@ -79,14 +81,12 @@ class Telemetry:
     content: bool = False
 
     @classmethod
-    def from_options(cls, options: Mapping[str, bool]) -> Self:
+    def from_options(cls, options: TelemetryOptions) -> Self:
         """Return the telemetry that a configuration describes. Raises ConfigError."""
+        check_options(options, TelemetryOptions, "telemetry")
         for name, value in options.items():
-            if name not in ("enabled", "content") or not isinstance(value, bool):
-                raise ConfigError(
-                    f"telemetry has {name!r}: {value!r}",
-                    hint="its keys are enabled and content, each true or false",
-                )
+            if not isinstance(value, bool):
+                raise ConfigError(f"telemetry: {name} is {value!r} and must be True or False")
         return cls(**options)
 
     def _tracer(self) -> "Tracer | None":

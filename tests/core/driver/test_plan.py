@@ -21,7 +21,7 @@ from perdure.core.driver.effects import (
 from perdure.core.driver.plan import POISON_AFTER, SHORT_BACK_OFF_MS, SLOTS, DriveView, Limits, plan
 from perdure.core.log import events
 from perdure.core.log.events import Bound, Event, ReachedLimit, StampedEvent
-from perdure.core.session.budgets import Budget, BudgetRecord, Spent
+from perdure.core.session.budgets import BudgetRecord, BudgetState, Spent
 from perdure.core.session.state import State, fold
 from perdure.views.literals import CallKind, DecisionKind
 
@@ -268,8 +268,8 @@ def test_a_limit_is_looked_at_before_a_turn_and_not_while_calls_are_open() -> No
     assert plan(state, DriveView(2, limits=Limits(max_turns=1)), NOW) == Park()
 
 
-def budget(spent: Spent, record: BudgetRecord | None = None, **limits: float) -> Budget:
-    return Budget(Bound("task_1", "s//s", limits), spent, record or BudgetRecord())
+def budget(spent: Spent, record: BudgetRecord | None = None, **limits: float) -> BudgetState:
+    return BudgetState(Bound("task_1", "s//s", limits), spent, record or BudgetRecord())
 
 
 REACHED = ReachedLimit("task_1", "turns", 2, {"turns": 2})
@@ -286,7 +286,7 @@ REACHED = ReachedLimit("task_1", "turns", 2, {"turns": 2})
         (budget(Spent(turns=5), BudgetRecord(limits={"turns": 4}), turns=2), "turns"),
     ],
 )
-def test_a_run_at_a_limit_of_a_budget_asks_for_more(bound: Budget, limit: str) -> None:
+def test_a_run_at_a_limit_of_a_budget_asks_for_more(bound: BudgetState, limit: str) -> None:
     roomy = budget(Spent(turns=1), turns=100)
     effect = plan(state_of(*TURN, told()), DriveView(2, budgets=(roomy, bound)), NOW)
     assert isinstance(effect, AskForBudget)
@@ -304,7 +304,7 @@ def test_a_run_at_a_limit_of_a_budget_asks_for_more(bound: Budget, limit: str) -
         budget(Spent(), BudgetRecord(children=3, refused=("task_9",)), children=3),
     ],
 )
-def test_a_run_below_the_limits_of_its_budget_continues(bound: Budget) -> None:
+def test_a_run_below_the_limits_of_its_budget_continues(bound: BudgetState) -> None:
     assert plan(state_of(*TURN, told()), DriveView(2, budgets=(bound,)), NOW) == AskModel(2)
 
 

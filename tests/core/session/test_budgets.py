@@ -11,8 +11,8 @@ from perdure.core.pending.record import PendingRecord, PendingTime
 from perdure.core.pending.settlement import settle
 from perdure.core.session.budgets import (
     LIMITS,
-    Budget,
     BudgetRecord,
+    BudgetState,
     Spent,
     UsageRecord,
     decode,
@@ -84,14 +84,14 @@ def test_turns_and_summaries_are_spent_and_other_events_cost_nothing() -> None:
 
 def test_new_limits_replace_old_ones_and_end_the_waits_that_they_answer() -> None:
     record = BudgetRecord({"turns": 9}, 3, ("task_1",), ("p_1", "p_2", "p_3"))
-    budget = Budget(OUTER, Spent(turns=9), record)
+    budget = BudgetState(OUTER, Spent(turns=9), record)
     after = raised(budget, {"turns": 20, "cost": 1}, ["p_1", "p_3"])
     assert after == BudgetRecord({"turns": 20, "cost": 1}, 3, (), ("p_2",))
 
 
 @pytest.mark.parametrize("limits", [{"turns": 9}, {"turns": 12, "tokens": 5}, {"children": 3}])
 def test_new_limits_must_exceed_what_is_spent(limits: dict[str, float]) -> None:
-    budget = Budget(OUTER, Spent(turns=9, tokens=5), BudgetRecord(children=3))
+    budget = BudgetState(OUTER, Spent(turns=9, tokens=5), BudgetRecord(children=3))
     with pytest.raises(Refused) as caught:
         raised(budget, limits, [])
     assert caught.value.code == "ANSWER_INVALID"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from perdure.core.session.permissions import (
-    Permissions,
+    PermissionRules,
     RememberedPermission,
     check_remembered_rule,
     parse_rule,
@@ -16,8 +16,8 @@ from perdure.errors import Refused
 LS, RM = {"cmd": "ls -l"}, {"cmd": "rm -rf /"}
 
 
-def permissions(**rules: list[str]) -> Permissions:
-    return Permissions(
+def permissions(**rules: list[str]) -> PermissionRules:
+    return PermissionRules(
         {effect: [parse_rule(text) for text in texts] for effect, texts in rules.items()}  # type: ignore[misc]
     )
 

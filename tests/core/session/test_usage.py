@@ -11,7 +11,9 @@ from perdure.core.session.usage import (
     display_usage,
     sum_usage,
     total_tokens,
+    usage_amounts,
 )
+from perdure.views.usage import Usage
 
 AMOUNTS = st.floats(0, 1e6, allow_nan=False)
 USAGES = st.none() | st.fixed_dictionaries(
@@ -70,5 +72,8 @@ def test_counts_are_shown_as_whole_numbers() -> None:
 
 
 @given(USAGES)
-def test_each_usage_of_known_amounts_is_valid(usage: dict[str, float] | None) -> None:
+def test_each_usage_of_known_amounts_is_valid(amounts: dict[str, float] | None) -> None:
+    usage = None if amounts is None else Usage.of(amounts)
     check_usage(usage, "acme:own")
+    recorded = usage_amounts(usage) or {}
+    assert {name: recorded.get(name, 0) for name in amounts or ()} == (amounts or {})

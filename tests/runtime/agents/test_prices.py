@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.errors import ConfigError
+from perdure.options import Price
 from perdure.runtime.agents import prices
 from perdure.runtime.agents.prices import Prices, context_window
 from perdure.runtime.models import Usage
 
 USED = Usage(input_tokens=1_000_000, output_tokens=100_000)
 CACHED = replace(USED, cache_read_tokens=500_000, cache_write_tokens=100_000)
-OWN = {"input": 3, "output": 15, "cache_read": 0.3, "cache_write": 3.75}
+OWN: Price = {"input": 3, "output": 15, "cache_read": 0.3, "cache_write": 3.75}
 SONNET = "anthropic:claude-sonnet-4-5"
 
 
@@ -27,7 +28,7 @@ SONNET = "anthropic:claude-sonnet-4-5"
     ],
 )
 def test_a_configured_price_is_for_a_million_tokens(
-    price: dict[str, float], usage: Usage, cost: float
+    price: Price, usage: Usage, cost: float
 ) -> None:
     priced = Prices({"acme:large": price}).with_cost(usage, "acme:large")
     assert priced == replace(usage, cost=pytest.approx(cost))
@@ -104,7 +105,7 @@ def forget() -> None:
     "said,told",
     [
         ({"large": OWN}, "'large': is not the name of a model"),
-        ({"acme:large": {"input": 1}}, "output is None and must be a number, 0 or more"),
+        ({"acme:large": {"input": 1}}, "has no 'output', which it needs"),
         ({"acme:large": {**OWN, "input": -1}}, "input is -1"),
         ({"acme:large": {**OWN, "output": True}}, "output is True"),
         ({"acme:large": {**OWN, "cache_read": float("inf")}}, "cache_read is inf"),

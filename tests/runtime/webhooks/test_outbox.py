@@ -12,14 +12,14 @@ from perdure import PendingCall, Refused, Runtime, tool
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import Delivery
 from perdure.runtime.webhooks.address_filter import AddressFilter
-from perdure.runtime.webhooks.outbox import Outbox, WebhookTarget
+from perdure.runtime.webhooks.outbox import Outbox, Receiver
 from perdure.store.base import Heads
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
 PUBLIC = "93.184.215.14"
-OPS = WebhookTarget("https://ops.example/hook")
+OPS = Receiver("https://ops.example/hook")
 SHOP = clerk()
 
 
@@ -27,7 +27,7 @@ async def everywhere(host: str, port: int) -> Sequence[str]:
     return ["127.0.0.1"] if host == "inner.example" else [PUBLIC]
 
 
-def outbox_of(rt: Runtime, *targets: WebhookTarget) -> Outbox:
+def outbox_of(rt: Runtime, *targets: Receiver) -> Outbox:
     outbox = rt._resources.outbox
     outbox.targets, outbox.address_filter = targets, AddressFilter.from_allow_list([], everywhere)
     return outbox
@@ -76,7 +76,7 @@ async def test_a_call_and_the_end_of_a_run_are_told_to_the_server_s_own(
 async def test_only_the_occasions_that_a_target_names_are_told(runtime: MakeRuntime) -> None:
     """S0.60"""
     async with runtime(SHOP) as rt:
-        outbox_of(rt, WebhookTarget(OPS.url, on=frozenset({"completed"})))
+        outbox_of(rt, Receiver(OPS.url, on=frozenset({"completed"})))
         waiting = await paused(rt, SHOP)
         await rt.deny(waiting.pending[0].id, by="ana")
         await rt.session("s").run()
@@ -191,7 +191,7 @@ async def test_an_expired_and_a_cancelled_call_are_told(
     """S0.60 S0.62"""
     one = agent({"calls": [{"tool": "start"}]}, {"text": "Done."}, tools=[start])
     async with runtime(one) as rt:
-        outbox_of(rt, WebhookTarget(OPS.url, on=frozenset({"expired", "decided"})))
+        outbox_of(rt, Receiver(OPS.url, on=frozenset({"expired", "decided"})))
         await paused(rt, one)
         await paused(rt, one, "other")
         await rt.session("other").cancel()
@@ -215,7 +215,7 @@ async def test_a_large_fact_is_told_without_its_large_parts(in_memory: MakeRunti
     """S0.60"""
     one = agent({"calls": [{"tool": "start"}]}, {"text": "x" * 50_000}, tools=[start])
     async with in_memory(one) as rt:
-        outbox_of(rt, WebhookTarget(OPS.url, on=frozenset({"completed"})))
+        outbox_of(rt, Receiver(OPS.url, on=frozenset({"completed"})))
         waiting = await paused(rt, one)
         await rt.submit_result(waiting.pending[0].id, "up")
         await rt.session("s").run()

@@ -25,14 +25,14 @@ from perdure.runtime import host
 from perdure.runtime.records.retention import Retention
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.deliveries import Deliveries
-from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.runtime.webhooks.outbox import Receiver
 from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Lease
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock
 
 MakeRuntime = Callable[..., Runtime]
-ENDS = WebhookTarget(OPS.url, "hush", frozenset({"completed"}))
+ENDS = Receiver(OPS.url, "hush", frozenset({"completed"}))
 
 
 @dataclass
@@ -78,7 +78,7 @@ def _pauses_are_not_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "chance", lambda: 0.5)
 
 
-def wired(rt: Runtime, clock: ManualClock, *targets: WebhookTarget) -> Wire:
+def wired(rt: Runtime, clock: ManualClock, *targets: Receiver) -> Wire:
     outbox_of(rt, *targets).is_configured = True
     return Wire(rt, clock)
 
@@ -117,7 +117,7 @@ async def test_a_target_without_a_secret_is_signed_for_with_a_derived_one(
 ) -> None:
     """S0.60"""
     async with in_memory(SHOP, webhook_secret="server") as rt:  # noqa: S106
-        wire = wired(rt, clock, WebhookTarget(OPS.url, on=ENDS.on))
+        wire = wired(rt, clock, Receiver(OPS.url, on=ENDS.on))
         await completed(rt)
         await wire.round()
         ((_, headers, body),) = wire.sent
@@ -201,7 +201,7 @@ async def test_the_warning_goes_out_at_its_time_and_only_if_the_call_still_waits
     """S0.60"""
     one = agent({"calls": [{"tool": "start"}]}, {"text": "Done."}, tools=[start])
     async with runtime(one) as rt:
-        wire = wired(rt, clock, WebhookTarget(OPS.url, on=frozenset({"expiring"})))
+        wire = wired(rt, clock, Receiver(OPS.url, on=frozenset({"expiring"})))
         waits = await paused(rt, one)
         settled = await paused(rt, one, "other")
         await rt.submit_result(settled.pending[0].id, "up")
@@ -333,7 +333,7 @@ async def test_no_log_line_shows_a_secret_or_an_address(
     """G11"""
     caplog.set_level("DEBUG")
     async with in_memory(SHOP) as rt:
-        wire = wired(rt, clock, WebhookTarget("https://ops.example/T0ken", "hush-hush", ENDS.on))
+        wire = wired(rt, clock, Receiver("https://ops.example/T0ken", "hush-hush", ENDS.on))
         wire.answers = [DeliveryResponse(500), DeliveryResponse(410)]
         await completed(rt)
         await wire.until_settled()
@@ -355,7 +355,7 @@ async def test_settled_deliveries_are_forgotten_with_settled_calls_and_waiting_o
         await wire.round()
         (sent,) = await made(rt)
         await paused(rt, SHOP, "waits")
-        late = WebhookTarget(OPS.url, "hush", frozenset({"decided"}))
+        late = Receiver(OPS.url, "hush", frozenset({"decided"}))
         wired(rt, clock, late)
         await rt.session("waits").cancel()
         sweep = Retention(rt._resources.store)

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.mcp_client import open_folder, unconfined
 
 from perdure import Runtime
+from perdure.options import TaskOptions
 from perdure.store.memory import MemoryStore
 
 
@@ -19,7 +19,7 @@ async def empty(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-def task_options() -> Iterator[dict[str, Any]]:
+def task_options() -> Iterator[TaskOptions]:
     """Options of tasks whose commands run without a sandbox, as a user who can enter the folder."""
     with open_folder() as folder:
         yield unconfined(folder)

@@ -15,6 +15,7 @@ from perdure import Agent, Principal, Runtime, asgi, tool
 from perdure.app import service_of
 from perdure.config import McpConfig, load
 from perdure.core.roles import ROLES
+from perdure.options import TaskOptions
 from perdure.serve.assembly import mounts
 from perdure.serve.http.app import Mount, application
 from perdure.serve.http.auth import local_authenticator
@@ -73,7 +74,7 @@ _FORM = {"name": {"type": "string"}, "age": {"type": "integer"}}
 @pytest.fixture
 async def rt(tmp_path: Path) -> AsyncIterator[Runtime]:
     """Open runtime with a worker and agents."""
-    tasks = {"root": str(tmp_path / "tasks")}
+    tasks: TaskOptions = {"root": str(tmp_path / "tasks")}
     async with Runtime(MemoryStore(), agents=agents(), tasks=tasks, worker=True) as opened:
         yield opened
 
@@ -292,7 +293,7 @@ async def test_a_long_call_is_a_task_for_a_client_that_knows_tasks(
 
 @pytest.mark.parametrize("has_links", [True, False])
 async def test_results_link_to_resources_only_if_the_configuration_says_so(
-    task_options: dict[str, Any], has_links: bool
+    task_options: TaskOptions, has_links: bool
 ) -> None:
     """Over HTTP, of a call that is answered at once, that waits, and that is a task."""
     protocols = mounts(McpConfig(links=has_links))

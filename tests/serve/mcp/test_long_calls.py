@@ -11,6 +11,7 @@ from tests.support.mcp_client import connected, error_code, fields
 
 from perdure import Agent, Runtime
 from perdure.app import service_of
+from perdure.options import TaskOptions
 from perdure.serve.mcp.toolbox import McpOptions
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
@@ -19,7 +20,7 @@ WAIT_S = 30
 
 
 @pytest.fixture
-async def rt(task_options: dict[str, Any]) -> AsyncIterator[Runtime]:
+async def rt(task_options: TaskOptions) -> AsyncIterator[Runtime]:
     """Open runtime with a worker and one agent; commands run without a sandbox."""
     helper = Agent("helper", model=ScriptedModel([{"text": "first"}, {"text": "second"}]))
     slow = Agent("slow", model=ScriptedModel([{"text": "late", "delay_ms": 600_000}]))
@@ -88,7 +89,7 @@ async def test_without_a_sandbox_a_task_says_so_and_its_commands_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    options = {"root": str(tmp_path / "tasks")}
+    options: TaskOptions = {"root": str(tmp_path / "tasks")}
     async with Runtime(MemoryStore(), tasks=options) as rt, connected(rt) as client:
         new = fields(await client.call_tool("create_task_sandbox", {"name": "x"}))
         assert new["execution"]["available"] is False

@@ -12,6 +12,7 @@ from tests.support.mcp_client import connected, fields, methods
 
 from perdure import Runtime
 from perdure.app import service_of
+from perdure.options import TaskOptions
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.application import application_of
 from perdure.serve.mcp.toolbox import McpOptions
@@ -22,7 +23,7 @@ ERAS = ["auto", "legacy"]
 
 
 @pytest.fixture
-async def rt(task_options: dict[str, Any]) -> AsyncIterator[Runtime]:
+async def rt(task_options: TaskOptions) -> AsyncIterator[Runtime]:
     """Open runtime whose commands run without a sandbox."""
     async with Runtime(MemoryStore(), tasks=task_options) as opened:
         yield opened
@@ -74,7 +75,7 @@ async def test_a_task_and_its_parts_are_resources(rt: Runtime, era: str) -> None
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_running_command_shows_its_output_so_far_to_every_process(
-    task_options: dict[str, Any], era: str
+    task_options: TaskOptions, era: str
 ) -> None:
     store = MemoryStore()
     command = "printf 'one\\n'; echo two >&2; while [ ! -e go ]; do sleep 0.02; done; echo three"

@@ -10,7 +10,7 @@ from tests.support.http_shop import TOKENS, agent, parked
 from perdure import Runtime, asgi
 from perdure.app import service_of
 from perdure.runtime.records.entries import pending_put
-from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.runtime.webhooks.outbox import Receiver
 from perdure.serve.ui.pages import health, inbox, sessions
 from perdure.store.base import Write
 from perdure.store.memory import MemoryStore
@@ -102,7 +102,7 @@ async def test_the_page_of_deliveries_has_the_newest_and_the_number_of_all(
     monkeypatch.setattr(health, "RECENT", 4)
     async with Runtime(MemoryStore(clock), agents=[agent()]) as opened:
         outbox = opened._resources.outbox
-        target = WebhookTarget("https://ops.example/x", "hush", frozenset({"pending"}))
+        target = Receiver("https://ops.example/x", "hush", frozenset({"pending"}))
         outbox.targets, outbox.is_configured = (target,), True
         client = client_of(asgi(opened, auth=TOKENS), headers=HTML)
         for session in ("first", "second", "third"):  # three calls each

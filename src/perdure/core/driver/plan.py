@@ -10,7 +10,7 @@ from perdure.core.driver import effects
 from perdure.core.driver.effects import Effect
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
-from perdure.core.session.budgets import Budget, limit_text
+from perdure.core.session.budgets import BudgetState, limit_text
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.children import ChildEvent
@@ -49,7 +49,7 @@ class DriveView(Struct, frozen=True):
     checked: Collection[str] = ()  # pending ids of results that this drive has validated
     callers: Mapping[str, bool] = {}  # by holder, whether callers with reservations are alive
     limits: Limits = field(default_factory=Limits)
-    budgets: Sequence[Budget] = ()  # that bound the run, with what was spent of them
+    budgets: Sequence[BudgetState] = ()  # that bound the run, with what was spent of them
     grace: int | None = 0  # ms that deadlines are extended in place; None: deadlines do not count
     until: int | None = None  # end of the running time
     poison_after: int = POISON_AFTER

@@ -54,7 +54,7 @@ class BudgetRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     waiting: tuple[str, ...] = ()  # pending ids of the runs that wait at a limit
 
 
-class Budget(Struct, frozen=True, gc=False):
+class BudgetState(Struct, frozen=True, gc=False):
     """A budget as a driver sees it: its limits, and what was spent of it."""
 
     bound: Bound
@@ -157,7 +157,9 @@ def limit_schema(reached: ReachedLimit) -> dict[str, Any]:
     }
 
 
-def raised(budget: Budget, limits: Mapping[str, float], settled: Sequence[str]) -> BudgetRecord:
+def raised(
+    budget: BudgetState, limits: Mapping[str, float], settled: Sequence[str]
+) -> BudgetRecord:
     """Return the record of a budget with new limits, for the runs that waited for them.
 
     Raises Refused if more was spent meanwhile than a new limit allows.

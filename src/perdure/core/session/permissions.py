@@ -76,7 +76,7 @@ def parse_rule(text: str) -> PermissionRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Permissions:
+class PermissionRules:
     """The rules of one agent."""
 
     rules: Mapping[Effect, Sequence[PermissionRule]]

@@ -67,7 +67,7 @@ class Run(Struct, frozen=True, gc=False):
         return self.origin or self.id
 
 
-class Compaction(Struct, frozen=True, gc=False):
+class RequestedCompaction(Struct, frozen=True, gc=False):
     """A requested compaction that is not done yet, or has failed."""
 
     seq: int  # of the request event
@@ -89,7 +89,7 @@ class State(Struct, frozen=True, gc=False):
     cancelling: bool = False  # open calls of a cancelled run must be closed
     resuming: bool = False  # a new run continues from the recorded log, without a new input
     retry: events.Retry | None = None
-    compaction: Compaction | None = None
+    compaction: RequestedCompaction | None = None
     digest: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     worker: str = ""
@@ -282,7 +282,7 @@ def _compacted(state: State, _: StampedEvent, event: events.Compacted) -> State:
 def _compaction_requested(
     state: State, stamped: StampedEvent, event: events.CompactionRequested
 ) -> State:
-    return replace(state, compaction=Compaction(stamped.seq, event))
+    return replace(state, compaction=RequestedCompaction(stamped.seq, event))
 
 
 def _compaction_failed(state: State, _: StampedEvent, event: events.CompactionFailed) -> State:

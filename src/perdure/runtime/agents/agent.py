@@ -9,11 +9,11 @@ from typing_extensions import TypeVar
 
 from perdure.core.conversation.compaction import parse_policy
 from perdure.core.json_values import json_problem
+from perdure.core.options import check_options
 from perdure.core.session import queues
-from perdure.core.session.budgets import LIMITS
-from perdure.core.session.follow_ups import FollowUpRules
 from perdure.core.text import NAME, NAME_HINT
 from perdure.errors import ConfigError, Refused
+from perdure.options import Budget, Compaction, FollowUps, Permissions
 from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
 from perdure.runtime.models.named import PydanticAIModel
@@ -37,7 +37,7 @@ class Agent(Generic[T_co]):
     sub_agents: "Sequence[Agent[Any] | str]" = ()
     max_depth: int = 3  # of the tree of background agents below a session of this agent
     # Allows more follow-ups to what it launched: resume_ended, queue_message.
-    background: Mapping[str, bool] = field(default_factory=dict)
+    background: FollowUps = field(default_factory=FollowUps)
     model_settings: Mapping[str, Any] = field(default_factory=dict)
     retries: int = 6  # of a failed model request, per turn
     # Models that replace an unavailable one for the rest of the run, in this order.
@@ -48,14 +48,14 @@ class Agent(Generic[T_co]):
     timeout: Duration | None = None  # of a run, without the time in which it is waiting
     show_thinking: bool = False  # on the command line
     # Limits of a run with everything that it launched: turns, tokens, seconds, children, cost.
-    budget: Mapping[str, float] = field(default_factory=dict)
-    compaction: Mapping[str, Any] | bool = True  # at, keep, window, first, instructions
+    budget: Budget = field(default_factory=Budget)
+    compaction: Compaction | bool = True
     hitl: Literal["auto", "blocking", "async"] = "auto"
     input_timeout: Duration | None = None  # for approvers; None: no deadline (blocking: 600 s)
     on_expire: Literal["fail", "cancel", "keep"] = "fail"
     expire_grace: Duration = 0  # after the deadline, before `cancel` acts
     while_waiting: Literal["queue", "reject", "cancel_calls"] = "queue"
-    permissions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # deny, allow, ask
+    permissions: Permissions = field(default_factory=Permissions)
     description: str = ""
     aliases: Sequence[str] = ()
 
@@ -80,6 +80,7 @@ class Agent(Generic[T_co]):
         for limit in (self.timeout, self.expire_grace, self.input_timeout):
             if limit is not None:
                 parse_duration(limit)
+        _check_options(self)
         _check_budget(self.name, self.budget)
         _check_background(self.name, self.background)
         _check_settings(self.name, self.model_settings)
@@ -117,21 +118,24 @@ def _check_choice(agent: Agent[Any], name: str, allowed: Sequence[str]) -> None:
         raise _invalid(agent.name, f"{name} is {value!r} and must be one of {words}")
 
 
-def _check_background(agent: str, background: Mapping[str, bool]) -> None:
-    names = FollowUpRules.__struct_fields__
+def _check_options(agent: Agent[Any]) -> None:
+    """Refuse unknown keys, such as one with a typo, which would have no effect."""
+    kinds: dict[str, Any] = {"background": FollowUps, "budget": Budget, "permissions": Permissions}
+    if not isinstance(agent.compaction, bool):
+        kinds["compaction"] = Compaction
+    for name, kind in kinds.items():
+        label = f"agent {agent.name!r}: {name}"
+        check_options(getattr(agent, name), kind, label, "AGENT_INVALID")
+
+
+def _check_background(agent: str, background: FollowUps) -> None:
     for name, value in background.items():
-        if name not in names:
-            words = " and ".join(names)
-            raise _invalid(agent, f"background has an unknown key {name!r}; it may have {words}")
         if not isinstance(value, bool):
             raise _invalid(agent, f"background {name} is {value!r} and must be True or False")
 
 
-def _check_budget(agent: str, budget: Mapping[str, float]) -> None:
+def _check_budget(agent: str, budget: Mapping[str, Any]) -> None:
     for name, amount in budget.items():
-        if name not in LIMITS:
-            names = ", ".join(LIMITS)
-            raise _invalid(agent, f"budget has an unknown key {name!r}; it may have {names}")
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not isfinite(amount) or amount <= 0:
             raise _invalid(agent, f"budget {name} is {amount!r} and must be a positive number")

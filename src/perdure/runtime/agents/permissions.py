@@ -1,10 +1,11 @@
 """The permission rules of an agent, checked against the tools that it has."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from perdure.core.session.permissions import EFFECTS, PermissionRule, Permissions, parse_rule
+from perdure.core.session.permissions import EFFECTS, PermissionRule, PermissionRules, parse_rule
 from perdure.errors import ConfigError, Refused
+from perdure.options import Permissions
 from perdure.runtime.tools.tool import Tool
 
 
@@ -14,22 +15,17 @@ class HasPermissions(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def permissions(self) -> Mapping[str, Sequence[str]]: ...
+    def permissions(self) -> Permissions: ...
 
 
 def build_permissions(
     agent: HasPermissions, tool: Callable[[str], Tool[..., Any] | None], *, is_open: bool = False
-) -> Permissions:
+) -> PermissionRules:
     """Return the rules of an agent. Raises ConfigError for one that can never match a call.
 
     A rule with a typo would silently deny nothing. With `is_open`, MCP servers may still add the
     tool that a rule names.
     """
-    unknown = set(agent.permissions) - set(EFFECTS)
-    if unknown:
-        raise _wrong(
-            agent, (), f"has the unknown key {min(unknown)!r}; it takes deny, allow and ask"
-        )
     rules = {
         effect: [
             _parse_rule(agent, (effect, number), text, tool, is_open=is_open)
@@ -37,7 +33,7 @@ def build_permissions(
         ]
         for effect in EFFECTS
     }
-    return Permissions(rules)
+    return PermissionRules(rules)
 
 
 def _parse_rule(

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace as vary
 
+from perdure.core.options import check_options
 from perdure.errors import ConfigError
+from perdure.options import Price
 from perdure.runtime import host
 from perdure.views.usage import Usage
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
 
 _MILLION: Final = 1_000_000
-_KEYS: Final = ("input", "output", "cache_read", "cache_write")
 _RATES: Final = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
 _PROBE: Final = Usage(
     input_tokens=10_007, output_tokens=5_003, cache_read_tokens=3_001, cache_write_tokens=2_003
@@ -32,7 +33,7 @@ _NO_TABLE: Final = frozenset({"", "scripted"})  # providers without prices
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class TokenPrice:
     """US dollars per million tokens; cache reads and writes cost as much as input by default."""
 
     input: float
@@ -56,7 +57,7 @@ class Price:
 class Prices:
     """Prices by model, named as agents name theirs: `provider:model`."""
 
-    def __init__(self, own: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    def __init__(self, own: Mapping[str, Price] | None = None) -> None:
         self._own = {name: _price(name, rates) for name, rates in (own or {}).items()}
 
     def with_cost(self, usage: Usage, *names: str) -> Usage:
@@ -93,7 +94,7 @@ def _table_cost(name: str, usage: Usage) -> float | None:
 
 
 @lru_cache(maxsize=256)
-def _rates(name: str, day: int) -> tuple[Price, float] | None:
+def _rates(name: str, day: int) -> tuple[TokenPrice, float] | None:
     """Return a price that is constant for the day, and the input tokens up to which it holds.
 
     Cached, because the library takes half a millisecond to look up the same rates per request.
@@ -106,7 +107,7 @@ def _rates(name: str, day: int) -> tuple[Price, float] | None:
     max_tokens = min(
         (tier.start for rate in listed for tier in getattr(rate, "tiers", ())), default=inf
     )
-    price = Price(*(None if rate is None else float(rate) for rate in rates))  # type: ignore[arg-type]
+    price = TokenPrice(*(None if rate is None else float(rate) for rate in rates))  # type: ignore[arg-type]
     cost = _library_cost(name, _PROBE)
     is_complete = cost is not None and isclose(price.cost(_PROBE), cost)
     return (price, max_tokens) if is_complete and _PROBE.input_tokens <= max_tokens else None
@@ -158,16 +159,14 @@ def _table_entry(name: str) -> "tuple[Provider, ModelInfo] | None":
         return None
 
 
-def _price(name: str, rates: Mapping[str, Any]) -> Price:
+def _price(name: str, rates: Price) -> TokenPrice:
     if ":" not in name:
         raise _invalid(name, "is not the name of a model", "name it as the agent does")
-    unknown = sorted(set(rates) - set(_KEYS))
-    if unknown:
-        raise _invalid(name, f"has an unknown key {unknown[0]!r}", f"it has {', '.join(_KEYS)}")
-    for key in ("input", "output", *rates):
-        if not _is_amount(rates.get(key)):
-            raise _invalid(name, f"{key} is {rates.get(key)!r} and must be a number, 0 or more")
-    return Price(**rates)
+    check_options(rates, Price, f"prices: {name!r}", "PRICES_INVALID")
+    for key, rate in rates.items():
+        if not _is_amount(rate):
+            raise _invalid(name, f"{key} is {rate!r} and must be a number, 0 or more")
+    return TokenPrice(**rates)
 
 
 def _is_amount(value: Any) -> bool:

@@ -78,7 +78,7 @@ class ReadyAgent:
         self.output = OutputShape(agent.output_type, agent.name)
         limit = None if agent.timeout is None else parse_duration(agent.timeout) or None
         self.limits = Limits(agent.max_turns, limit)
-        self.budget: Mapping[str, float] = dict(agent.budget)
+        self.budget: Mapping[str, float] = {**agent.budget}  # type: ignore[dict-item]
         self.permissions = build_permissions(agent, self.tool, is_open=bool(self.mcp_choices))
         self.compaction = parse_policy(agent.compaction, agent.name)
 

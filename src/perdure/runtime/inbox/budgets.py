@@ -11,7 +11,7 @@ from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Respond
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import budgets
-from perdure.core.session.budgets import Budget, BudgetRecord, total_spent
+from perdure.core.session.budgets import BudgetRecord, BudgetState, total_spent
 from perdure.errors import Refused
 from perdure.runtime.records.budgets import read_budget, share_of, shares_of
 from perdure.runtime.records.entries import PendingEntry
@@ -22,7 +22,7 @@ from perdure.store.base import Put, Store
 
 async def count_child(
     store: Store, bounds: Sequence[Bound], run: str | None
-) -> tuple[list[Put], Budget | None]:
+) -> tuple[list[Put], BudgetState | None]:
     """Return the puts that count one more background agent, or the budget that allows no more.
 
     In that case the puts record that the run wanted one.
@@ -30,7 +30,7 @@ async def count_child(
     puts: list[Put] = []
     for bound in bounds:
         stored = await read_budget(store, bound.run, bound.stream)
-        budget = Budget(bound, record=stored.record)
+        budget = BudgetState(bound, record=stored.record)
         if stored.record.children >= budget.limits.get("children", float("inf")):
             refused = () if run is None else (run,)
             after = replace(stored.record, refused=(*stored.record.refused, *refused))
@@ -73,7 +73,7 @@ async def raise_budgets(
         limits = {name: value for record in records for name, value in _limits(record).items()}
         others = await _settle_others(store, stored.record, records[-1], ids, now, change)
         spent = total_spent([share_of(entry) async for entry in shares_of(store, run)])
-        budget = Budget(Bound(run, stored.stream, {}), spent, stored.record)
+        budget = BudgetState(Bound(run, stored.stream, {}), spent, stored.record)
         change.puts.append(stored.put(budgets.raised(budget, limits, [*ids, *others])))
         change.facts.setdefault(stored.stream, [])
     return change

@@ -10,7 +10,7 @@ from msgspec import Struct
 from perdure.core.log import events
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
-from perdure.core.session.budgets import Budget
+from perdure.core.session.budgets import BudgetState
 from perdure.core.session.child_tasks import TASK, ChildTask
 from perdure.core.session.naming import SessionRecord, session_not_found
 from perdure.errors import Conflict, PerdureError, Refused
@@ -83,7 +83,7 @@ class Launches:
                 raise _erased_error(task, parent, request, error.stream) from error
 
     async def _refuse(
-        self, task: ChildTask, request: Launch, budget: Budget, puts: Sequence[Put]
+        self, task: ChildTask, request: Launch, budget: BudgetState, puts: Sequence[Put]
     ) -> ChildTask:
         """Record that the budget allows no launch; return the task if it was launched before.
 

@@ -19,8 +19,8 @@ from perdure.core.session.budgets import (
     BUDGET,
     SPENT,
     USAGE,
-    Budget,
     BudgetRecord,
+    BudgetState,
     Spent,
     UsageRecord,
     run_bounds,
@@ -113,14 +113,14 @@ class Spending:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def budgets(self, state: State) -> list[Budget]:
+    def budgets(self, state: State) -> list[BudgetState]:
         """Return the budgets of the run with what was spent of them; none before they are read."""
         run = state.run
         if run is None or self._read_at is None or self._read_at[0] != run.id:
             return []
         running = Spent(seconds=max(0, self._store.now() - self._since) / 1_000)
         return [
-            Budget(
+            BudgetState(
                 bound,
                 total_spent((self._shares[bound.run].spent, self._others[bound.run], running)),
                 self._stored[bound.run].record,

@@ -1,18 +1,20 @@
 """The service of tasks that HTTP, the command line and the Python API share."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
 
+from perdure.core.options import check_options
 from perdure.core.session.naming import check_tenant
 from perdure.core.tasks import record
 from perdure.core.tasks.locks import LockHolder, is_lock_of
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import ConfigError, PerdureError, Refused, SandboxUnavailable
+from perdure.options import TaskOptions
 from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
@@ -20,7 +22,7 @@ from perdure.runtime.tasks.checkpoints.restore import Restores
 from perdure.runtime.tasks.checkpoints.targets import CheckpointTargets
 from perdure.runtime.tasks.checkpoints.transfer import CheckpointTransfer
 from perdure.runtime.tasks.entries import TaskEntry, commit_guarded, get_task, live_stream
-from perdure.runtime.tasks.executions.options import KEYS, ExecutionOptions, execution_options
+from perdure.runtime.tasks.executions.options import ExecutionOptions, execution_options
 from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.runtime.tasks.executions.service import Executions
 from perdure.runtime.tasks.executions.slots import StreamLeases
@@ -44,7 +46,7 @@ logger = logging.getLogger("perdure")
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOptions:
+class TaskSettings:
     """Options of a runtime's tasks: the root of their folders, hooks, and how commands run."""
 
     root: Path | None = None
@@ -58,7 +60,7 @@ class Tasks:
     def __init__(
         self,
         store: Store,
-        options: TaskOptions,
+        options: TaskSettings,
         lease_ms: int,
         run_beside: RunBeside,
         leases: StreamLeases,
@@ -229,15 +231,15 @@ class Tasks:
         return True
 
 
-def task_options(value: Mapping[str, Any] | None) -> TaskOptions:
+def task_options(value: TaskOptions | None) -> TaskSettings:
     """Return the options that `Runtime(tasks=)` names, with absolute paths. Raises ConfigError."""
-    options = dict(value or {})
+    options = TaskOptions() if value is None else value
+    check_options(options, TaskOptions, "tasks")
+    root, hooks = options.get("root"), options.get("hooks")
     hint = 'pass Runtime(tasks={"root": "./tasks"})'
-    if unknown := sorted(set(options) - {"root", "hooks", *KEYS}):
-        raise ConfigError(f"tasks: unknown key {unknown[0]!r}", hint=hint)
-    root = options.get("root")
-    if root is not None and not isinstance(root, str | Path):
+    if root is not None and not isinstance(root, str | PathLike):
         raise ConfigError(f"tasks: root is {root!r}, which is not a path", hint=hint)
-    hooks = options.get("hooks") or HookRegistry()
-    commands = execution_options({key: options[key] for key in KEYS if key in options})
-    return TaskOptions(None if root is None else Path(root).absolute(), hooks, commands)
+    if hooks is not None and not isinstance(hooks, HookRegistry):
+        raise ConfigError("tasks: hooks must be a perdure.tasks.HookRegistry", hint=hint)
+    folder = None if root is None else Path(root).absolute()
+    return TaskSettings(folder, hooks or HookRegistry(), execution_options(options))

@@ -43,7 +43,7 @@ _HOOKED: Final = ("pending", "session")  # kinds of the entries that name their 
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookTarget:
+class Receiver:
     """Configured receiver of the deliveries of all sessions, on these occasions."""
 
     url: str = field(repr=False)
@@ -77,7 +77,7 @@ class Outbox:
     store: Store
     address: PublicAddress
     address_filter: AddressFilter = field(default_factory=AddressFilter)
-    targets: tuple[WebhookTarget, ...] = ()
+    targets: tuple[Receiver, ...] = ()
     is_configured: bool = (
         False  # by our own configuration; else another process may publish targets
     )
@@ -210,7 +210,7 @@ class Outbox:
         if entry is not None:
             published = msgspec.json.decode(entry.data, type=list[_PublishedTarget])
             self.targets = tuple(
-                WebhookTarget("", None, frozenset(target.on), target.name) for target in published
+                Receiver("", None, frozenset(target.on), target.name) for target in published
             )
 
 

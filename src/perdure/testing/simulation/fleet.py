@@ -196,7 +196,11 @@ class Fleet:
         connection = self.shared.connect(process)
         store = StoreFacade(self.memory, connection, has_liveness_locks=False)
         return Runtime(
-            store, agents=agents, deps=deps, worker=role.is_worker, poison_after=POISON_AFTER
+            store,
+            agents=agents,
+            deps=deps,
+            worker=role.is_worker,
+            recovery={"poison_after": POISON_AFTER},
         )
 
     def crash(self, process: Process, reason: str, *, is_fault: bool = True) -> None:

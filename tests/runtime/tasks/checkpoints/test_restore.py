@@ -10,6 +10,7 @@ import pytest
 
 from perdure import Runtime
 from perdure.app import service_of
+from perdure.options import TaskOptions
 from perdure.runtime.tasks.entries import get_task
 from perdure.runtime.tasks.files.folder_lock import folder_lock
 from perdure.runtime.tasks.values import TaskRef
@@ -60,7 +61,8 @@ async def test_a_restore_that_is_decided_is_done_also_if_its_caller_is_cancelled
 
 async def test_a_start_leaves_the_tree_that_a_live_process_builds(tmp_path: Path) -> None:
     root = tmp_path / "tasks"
-    url, options = f"sqlite:///{tmp_path}/h.db", {"root": root}
+    url = f"sqlite:///{tmp_path}/h.db"
+    options: TaskOptions = {"root": root}
     async with Runtime(url, tasks=options) as rt:
         await TaskLifecycle(rt).create_task({"name": "Work", "id": "a"})
         await MultiLayerPersistence(rt).create_checkpoint("a")
@@ -81,7 +83,8 @@ async def test_a_start_leaves_the_tree_that_a_live_process_builds(tmp_path: Path
 async def test_a_runtime_opens_although_what_a_restore_left_cannot_be_finished(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url, options = f"sqlite:///{tmp_path}/h.db", {"root": tmp_path / "tasks"}
+    url = f"sqlite:///{tmp_path}/h.db"
+    options: TaskOptions = {"root": tmp_path / "tasks"}
     async with Runtime(url, tasks=options) as rt:
         await TaskLifecycle(rt).create_task({"name": "Work", "id": "a"})
         tasks = service_of(rt).tasks

@@ -17,6 +17,7 @@ from perdure import Agent, Approval, Conflict, NotFound, Principal, Refused, Run
 from perdure.app import service_of
 from perdure.background import BackgroundManager
 from perdure.client import Client
+from perdure.options import TaskOptions
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.serve.http.sse import OPENING, item_frames
@@ -38,8 +39,8 @@ def lead() -> Agent[str]:
 
 
 def patient() -> Agent[str]:
-    allowed = {"queue_message": True}
-    return Agent("patient", model=ScriptedModel(ANSWERS), background=allowed)
+    answers = ScriptedModel(ANSWERS)
+    return Agent("patient", model=answers, background={"queue_message": True})
 
 
 @tool(requires_approval=Approval(by=["ana"]))
@@ -55,7 +56,8 @@ def author() -> Agent[str]:
 
 @pytest.fixture
 async def rt(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Runtime]:
-    agents, root = [lead(), researcher(), patient(), author()], {"root": tmp_path / "tasks"}
+    agents = [lead(), researcher(), patient(), author()]
+    root: TaskOptions = {"root": tmp_path / "tasks"}
     async with Runtime(MemoryStore(clock), agents=agents, tasks=root) as opened:
         yield opened
 

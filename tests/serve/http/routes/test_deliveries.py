@@ -9,7 +9,7 @@ from tests.support.http_shop import TOKENS, parked
 
 from perdure import Runtime, asgi
 from perdure.runtime.webhooks.address_filter import AddressFilter
-from perdure.runtime.webhooks.outbox import WebhookTarget
+from perdure.runtime.webhooks.outbox import Receiver
 from perdure.testing import ManualClock
 
 
@@ -21,7 +21,7 @@ def told(rt: Runtime) -> None:
         raise OSError
 
     outbox = rt._resources.outbox
-    outbox.targets = (WebhookTarget("https://ops.example/T0ken", "hush", frozenset({"pending"})),)
+    outbox.targets = (Receiver("https://ops.example/T0ken", "hush", frozenset({"pending"})),)
     outbox.address_filter, outbox.is_configured = AddressFilter.from_allow_list([], nobody), True
 
 
