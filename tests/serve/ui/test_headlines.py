@@ -9,7 +9,7 @@ from perdure.views.literals import Act
 from perdure.views.sessions import BusyStatus, Result
 
 
-def session(  # noqa: PLR0913 - the parts of a scene
+def session(
     code: str,
     severity: Severity,
     text: str,
