@@ -38,8 +38,8 @@ DOCSTRING_START: Final = re.compile(r"(What|How|Which|Who|Where|Whether|Why)\b")
 
 PUBLIC: Final = {
     "perdure": "Agent Approval ApprovalRequired Conflict Context Decision Delta Event File "
-    "InputRequired NotFound PendingCall PendingResult PerdureError Principal Refused Result Runtime "
-    "Session Task Tool ToolError asgi tool",
+    "InputRequired NotFound PendingCall PendingResult PerdureError Principal Refused Result "
+    "Runtime Session Task Tool ToolError asgi tool",
     "perdure.errors": "PerdureError Conflict NotFound Refused ToolError ModelError ConfigError",
     "perdure.app": "Runtime",
     "perdure.sessions": "AgentSystem AgentSystemBuilder EventLogger FilesystemStorage "
