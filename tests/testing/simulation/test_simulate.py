@@ -5,7 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -152,6 +153,54 @@ def test_arguments_that_cannot_be_are_refused_in_one_line() -> None:
 
 
 def play(_: Runtime) -> None: ...
+
+
+async def look_later(_: dict[str, End]) -> None: ...
+
+
+def test_an_async_check_is_refused_as_nothing_would_await_it() -> None:
+    with pytest.raises(TypeError, match=r"write def look_later\(ends\)"):
+        simulate(run_once, agents=agent_with(), check=look_later)
+
+
+def test_what_a_dead_process_has_left_is_cleaned_up_only_after_the_check() -> None:
+    """A tool with `finally`, an async generator, a shielded task, and deps with cleanup."""
+    left: list[str] = []
+
+    async def rows() -> AsyncIterator[int]:
+        try:
+            yield 1
+            await asyncio.sleep(1)
+        finally:
+            left.append("generator")
+
+    async def write() -> None:
+        await asyncio.sleep(100)
+        left.append("shielded")
+
+    @asynccontextmanager
+    async def deps() -> AsyncIterator[str]:
+        yield "deps"
+        left.append("deps")
+
+    @tool(idempotent=True)
+    async def look(ctx: Context[str]) -> str:
+        if ctx.attempt == 1:
+            try:
+                shielded = asyncio.shield(asyncio.ensure_future(write()))
+                async for _ in rows():
+                    await shielded
+                    await asyncio.Event().wait()  # until the process dies
+            finally:
+                left.append("finally")
+        return "seen"
+
+    seen: list[list[str]] = []
+    agents = agent_with(look)
+    check = lambda _: seen.append([*left])  # noqa: E731
+    report = simulate(run_once, agents=agents, deps=deps, seeds=[3], faults=["crash"], check=check)
+    assert report.crashes > 3
+    assert seen == [[]]
 
 
 async def test_a_running_loop_is_refused() -> None:

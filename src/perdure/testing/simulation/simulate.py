@@ -65,7 +65,8 @@ def simulate(
     rest, and `check` gets the end of each session. Raises AssertionError for the first seed that
     breaks a guarantee, with the few faults that are enough for it.
     """
-    numbers = _checked(story, seeds, processes, faults)
+    __tracebackhide__ = True  # pytest shows the failure, and the line of the test
+    numbers = _checked(story, seeds, processes, faults, check)
     workers = [Role(f"worker-{number}") for number in range(1, processes)]
     scenario = partial(StoryScenario, story, agents, deps, check, workers)
     command = f"{COMMAND} {_caller_name(inspect.currentframe())}"
@@ -76,6 +77,7 @@ def run_seeds(
     scenario: MakeScenario, seeds: Iterable[int], kinds: Collection[str], command: str
 ) -> Simulated:
     """Run seeds of a scenario until one fails. Raises AssertionError."""
+    __tracebackhide__ = True
     repeated = repetition.get()
     has_trace = repeated is not None and repeated.has_trace
     counts, virtual_s, number = Counter[str](), 0.0, 0
@@ -147,6 +149,7 @@ def quiet_logs() -> Iterator[None]:
 def _fail(
     failed: SeedOutcome, scenario: MakeScenario, kinds: Collection[str], command: str
 ) -> NoReturn:
+    __tracebackhide__ = True
     run = partial(run_seed, scenario, failed.seed, kinds)
     text = f"{failed.problems[0]}\n  seed {failed.seed}: {command}\n"
     first = run(has_trace=True)
@@ -177,9 +180,16 @@ def _difference(first: list[str], second: list[str]) -> str:
 
 
 def _checked(
-    story: Story, seeds: int | Collection[int], processes: int, faults: Collection[str] | None
+    story: Story,
+    seeds: int | Collection[int],
+    processes: int,
+    faults: Collection[str] | None,
+    check: Check | None,
 ) -> Collection[int]:
     """Return the seeds. Raises an error of one line for arguments that cannot be."""
+    if inspect.iscoroutinefunction(check):
+        name = getattr(check, "__name__", check)
+        raise TypeError(f"the check {name} is async, and nothing awaits it; write def {name}(ends)")
     if not inspect.iscoroutinefunction(story):
         name = getattr(story, "__name__", story)
         raise TypeError(f"the story {name} is not async; write async def {name}(rt)")

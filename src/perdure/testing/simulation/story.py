@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -111,9 +112,10 @@ def waits(fleet: Fleet) -> str:
 
 def _effects(fleet: Fleet) -> str:
     """Return what tools have done, for those that ran more than once for a call."""
-    runs = fleet.oracle.effects
-    repeated = dict.fromkeys(run for run in runs if runs.count(run) > 1)
+    repeated = Counter(fleet.oracle.effects)
     return "".join(
-        f"\n    {run.tool} ran {runs.count(run)} times for call {run.call} of session {run.session}"
-        for run in repeated
+        f"\n    {run.tool} ran {number} times for call {run.call} of session {run.session}:"
+        " it may be repeated after a crash, as declared or approved"
+        for run, number in repeated.items()
+        if number > 1
     )
