@@ -29,7 +29,8 @@ def files(folder: Path, clock: HeldClock, _: Any) -> Store:
 
 
 def postgres(_: Path, clock: HeldClock, request: Any) -> Store:
-    return PostgresStore(request.getfixturevalue("postgres_url"), clock=clock)
+    new_schema = request.getfixturevalue("new_postgres_schema")
+    return PostgresStore(new_schema(), clock=clock)
 
 
 @pytest.mark.soak
