@@ -133,8 +133,8 @@ async def _run_cycles(runtime_for: Callable[[int], Runtime], size: int, cycles: 
     for turn in range(1, cycles + 1):
         rt = runtime_for(turn)
         began = time.perf_counter()
-        decisions = {result.pending[0].id: "approve"}
-        result = await rt.session("s").run(decisions=decisions, by="bench")
+        (call,) = result.pending
+        result = await rt.session("s").run(decisions={call: "approve"}, by="bench")
         durations.append((time.perf_counter() - began) * 1_000)
     return _quantiles(durations)
 

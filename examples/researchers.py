@@ -28,8 +28,8 @@ rt = Runtime("sqlite:///perdure.db", agents=[lead])
 async def main(rt: Runtime) -> None:
     """Run the lead until it has read all three answers, and send one researcher a follow-up."""
     result = await rt.session("report", agent=lead).run("Write about tides", key="start")
-    print(result.state, [(await task.record()).status async for task in rt.tasks(parent="report")])
-    async for task in rt.tasks(parent="report"):
+    print(result.state, [task.status async for task in rt.background_tasks(parent="report")])
+    async for task in rt.background_tasks(parent="report"):
         follow_up = await task.resume("Tell me more.", block=True)
         print(task.id, follow_up.output)
         break

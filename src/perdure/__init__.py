@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from perdure.runtime.agents.agent import Agent
     from perdure.runtime.requests import ApprovalRequired, InputRequired
     from perdure.runtime.sessions.handle import Session
-    from perdure.runtime.sessions.task import Task
     from perdure.runtime.tools.approval import Approval
     from perdure.runtime.tools.tool import Tool, tool
     from perdure.runtime.values import Context
@@ -22,12 +21,14 @@ if TYPE_CHECKING:
     from perdure.views.calls import Decision, PendingCall
     from perdure.views.events import Delta, Event
     from perdure.views.sessions import Result
+    from perdure.views.tasks import BackgroundTask
     from perdure.views.values import File
 
 _HOMES = {
     "Agent": "perdure.runtime.agents.agent",
     "Approval": "perdure.runtime.tools.approval",
     "ApprovalRequired": "perdure.runtime.requests",
+    "BackgroundTask": "perdure.views.tasks",
     "Conflict": "perdure.errors",
     "Context": "perdure.runtime.values",
     "Decision": "perdure.views.calls",
@@ -44,7 +45,6 @@ _HOMES = {
     "Result": "perdure.views.sessions",
     "Runtime": "perdure.app",
     "Session": "perdure.runtime.sessions.handle",
-    "Task": "perdure.runtime.sessions.task",
     "Tool": "perdure.runtime.tools.tool",
     "ToolError": "perdure.errors",
     "asgi": "perdure.serve.assembly",
@@ -55,6 +55,7 @@ __all__ = [
     "Agent",
     "Approval",
     "ApprovalRequired",
+    "BackgroundTask",
     "Conflict",
     "Context",
     "Decision",
@@ -71,7 +72,6 @@ __all__ = [
     "Result",
     "Runtime",
     "Session",
-    "Task",
     "Tool",
     "ToolError",
     "asgi",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Runtime
+from perdure import Principal, Runtime
 from perdure.errors import ConfigError, NotAllowed
 
 SHOP = '''
@@ -113,9 +113,9 @@ async def test_who_may_decide_is_configured_with_the_tool(tmp_path: Path) -> Non
         assert (call.approvers, call.missing_approvals) == (("ben", "admin"), 2)
         assert call.started_by == ("ana",)
         with pytest.raises(NotAllowed):
-            await rt.approve(call.id, by="ana", role="admin")
+            await rt.acting_as(Principal("ana", "admin")).approve(call)
         await rt.approve(call.id, by="ben")
-        assert (await rt.approve(call.id, by="cleo", role="admin")).status == "completed"
+        assert (await rt.acting_as(Principal("cleo", "admin")).approve(call)).status == "completed"
 
 
 def test_an_unknown_decision_is_refused_with_its_line(tmp_path: Path) -> None:

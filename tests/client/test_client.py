@@ -69,9 +69,9 @@ async def test_calls_are_listed_denied_and_cancelled(client: Client) -> None:
     assert [call.tool async for call in client.pending(kind="approval")] == ["refund"]
     denied = await client.deny(calls["approval"].id, reason="no")
     assert (denied.decision and denied.decision.reason) == "no"
-    assert (await client.cancel(calls["tool"].id)).status == "cancelled"
+    assert (await client.cancel_call(calls["tool"].id)).status == "cancelled"
     with pytest.raises(errors.Conflict):
-        await client.cancel(calls["tool"].id)
+        await client.cancel_call(calls["tool"].id)
     with pytest.raises(errors.NotFound):
         await client.pending_call("p_nobody")
 

@@ -122,7 +122,7 @@ async def test_a_decision_is_sent_again_for_the_same_one_changes_nothing() -> No
 
 
 ONCE: dict[str, Callable[[Client], Any]] = {
-    "cancel a call": lambda one: one.cancel("p_1"),
+    "cancel a call": lambda one: one.cancel_call("p_1"),
     "cancel": lambda one: one.session("s").cancel(),
     "delete": lambda one: one.session("s").delete(),
     "fork": lambda one: one.session("s").fork(),
@@ -145,7 +145,7 @@ async def test_what_could_be_done_twice_is_sent_once(ask: Any) -> None:
 async def test_what_never_arrived_is_sent_again_whatever_it_is() -> None:
     server = Server(httpx2.ConnectError("refused"), told(429, "RATE_LIMITED"), ok(PENDING))
     async with client(server) as one:
-        await one.cancel("p_1")
+        await one.cancel_call("p_1")
     assert len(server.seen) == 3
 
 

@@ -19,6 +19,7 @@ import asyncpg  # noqa: F401 - loaded before the forks
 from anyio import to_thread
 from tests.crash.agents import Place, look, refund
 from tests.crash.program import LEASE, LONGEST_S, KillingStore, say, take_jobs
+from tests.support.child_tasks import child_task
 
 import perdure.store.postgres.store
 import perdure.store.sqlite.store  # noqa: F401
@@ -166,14 +167,14 @@ async def finish_deleted(rt: Runtime, place: Place) -> None:
 
 async def play_ask(rt: Runtime, place: Place) -> None:
     """Send a follow-up from outside and wait for its answer."""
-    task = await anext(rt.tasks())
+    task = await anext(rt.background_tasks())
     await task.resume("And moons?", block=True, timeout=60)
 
 
 async def play_queue(rt: Runtime, place: Place) -> None:
     """Send a message to a task that runs, unless it was sent."""
-    task = await anext(rt.tasks())
-    await rt._service.background.resume(await task.record(), "And moons?", key="more")
+    task = await anext(rt.background_tasks())
+    await rt._service.background.resume(await child_task(rt, task), "And moons?", key="more")
 
 
 async def finish(rt: Runtime, place: Place) -> None:
@@ -282,7 +283,7 @@ async def race() -> None:
             job = json.loads(line)
             time.sleep(max(0.0, job["at"] - time.monotonic()))  # noqa: ASYNC251 - a barrier
             try:
-                await rt.task(job["task"]).resume(f"from {os.getpid()}")
+                await (await rt.background_task(job["task"])).resume(f"from {os.getpid()}")
                 say({"accepted": os.getpid()})
             except Conflict as error:
                 say({"refused": error.message})

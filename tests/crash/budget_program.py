@@ -8,6 +8,7 @@ from typing import Any, cast
 import anyio
 from tests.crash.agents import MortalModel, Place, look
 from tests.crash.program import LEASE, LONGEST_S, SESSION, KillingStore, take_jobs
+from tests.support.child_tasks import child_task
 
 from perdure import Agent, Runtime
 from perdure.app import around_store
@@ -49,7 +50,7 @@ async def do(job: dict[str, Any]) -> None:
 
 async def report(rt: Runtime, state: str) -> dict[str, Any]:
     """Return the logs of the tree, and what its entries say was spent."""
-    tasks = [task async for task in rt.tasks()]
+    tasks = [task async for task in rt.background_tasks()]
     names = [SESSION, *(task.session_id for task in tasks)]
     logs = {name: [e.type for e in await rt.session(name).events()] for name in names}
     events = [event for name in names for event in await rt.session(name).events()]
@@ -58,7 +59,7 @@ async def report(rt: Runtime, state: str) -> dict[str, Any]:
     shares = (await rt._resources.store.find("spent", state=run)).entries
     return {
         "state": state,
-        "tasks": [(await task.record()).status for task in tasks],
+        "tasks": [(await child_task(rt, task)).status for task in tasks],
         "logs": logs,
         "questions": asked,
         "decisions": sum(event.type == "decision" for event in events),

@@ -79,7 +79,7 @@ async def story(url: str, folder: Path, at: int) -> dict[str, Any]:
                 break
         locks = await LockManager(rt).get_lock_status()
         events = await session.events()
-        tasks = [(await task.record()).status async for task in rt.tasks(parent="s")]
+        tasks = [task.status async for task in rt.background_tasks(parent="s")]
     results = [event.data for event in events if event.type == "tool_result"]
     return {
         "state": result.state,

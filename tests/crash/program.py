@@ -23,6 +23,7 @@ import perdure.store.sqlite.store  # noqa: F401
 from perdure import Conflict, PendingCall, Result, Runtime, Session
 from perdure.app import around_store
 from perdure.store.base import Check, Heads, Lease, Put, Store, Write
+from perdure.views.decisions import Choice
 
 SESSION = "order-1"
 LEASE = "1s"
@@ -94,6 +95,7 @@ async def settling_story(rt: Runtime, turns: str, place: Place) -> None:
     session = rt.session(SESSION, agent=make_agent(place, turns))
     result = await session.run("Refund order 1", key="start")
     while result.state == "waiting":
+        gates: dict[str, Choice]
         gates = {call.id: "approve" for call in result.pending if call.kind == "approval"}
         jobs = {call.id: "ready" for call in result.pending if call.kind == "tool"}
         result = await session.run(decisions=gates, results=jobs, by="ana")

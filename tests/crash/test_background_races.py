@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.crash.agents import Place
 from tests.crash.harness import Child
+from tests.support.child_tasks import child_task
 
 from perdure import Agent, Runtime
 from perdure.testing import ScriptedModel
@@ -44,7 +45,7 @@ async def check_rounds(crowd: Crowd, place: Place, rounds: int) -> None:
             assert {item["refused"] for item in said if "refused" in item} == {RESUMED}
             result = await task.output(block=True)
             assert result.output == str(number)
-            record = await task.record()
+            record = await child_task(rt, task)
             assert (record.status, record.resume_count) == ("completed", number)
         events = await rt.session(task.session_id).events()
         assert len([e for e in events if e.type == "user"]) == rounds + 1

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import anyio
 import pytest
 from tests.crash.agents import Place
+from tests.support.child_tasks import child_task
 
 from perdure import Agent, Runtime
 from perdure.core.conversation.messages import Answer
@@ -22,7 +23,7 @@ from perdure import Runtime
 
 async def main() -> None:
     async with Runtime(sys.argv[1]) as rt:
-        await rt.task(sys.argv[2]).resume("More?", block=True, timeout="10m")
+        await (await rt.background_task(sys.argv[2])).resume("More?", block=True, timeout="10m")
 
 asyncio.run(main())
 """
@@ -81,7 +82,7 @@ async def test_the_parent_is_notified_soon_if_its_childs_caller_is_killed_or_fro
             if when == "after it":
                 os.kill(callers[0].pid, signal.SIGSTOP)  # else it would take the answer
                 model.may_answer.set()
-                while (await task.record()).status != "completed":  # noqa: ASYNC110
+                while (await child_task(rt, task)).status != "completed":  # noqa: ASYNC110
                     await anyio.sleep(0.05)
             os.kill(callers[0].pid, end)
             model.may_answer.set()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.child_tasks import child_task
 from tests.support.server import Server, around, run
 
 from perdure import Agent, Runtime
@@ -183,7 +184,7 @@ async def test_after_ten_kills_sessions_take_at_most_three_times_as_long(project
         store = service_of(rt).tasks.store
         for kills in (0, 10):
             tasks = [await rt.spawn("slow", "Go") for _ in range(30)]
-            streams = [(await task.record()).stream for task in tasks]
+            streams = [(await child_task(rt, task)).stream for task in tasks]
             if kills:
                 project.workers(kills=kills)
             slices = [await store.read(stream, limit=0) for stream in streams]
@@ -194,7 +195,7 @@ async def test_after_ten_kills_sessions_take_at_most_three_times_as_long(project
                 [2] * 14 + [3] * 16 if kills else [0] * 30
             )
             took_s[kills] = project.workers()
-            assert {(await task.record()).status for task in tasks} == {"completed"}
+            assert {(await child_task(rt, task)).status for task in tasks} == {"completed"}
     assert took_s[10] < 3 * took_s[0]
 
 
@@ -205,7 +206,7 @@ async def test_a_task_that_is_held_back_says_so_in_lists_and_for_how_long(projec
     agent = Agent("hanging", model=ScriptedModel([]))
     async with Runtime(project.env["STORE"], agents=[agent]) as rt:
         tasks = [await rt.spawn("hanging", "Go") for _ in range(4)]
-        streams = [(await task.record()).stream for task in tasks]
+        streams = [(await child_task(rt, task)).stream for task in tasks]
         store, verbs = service_of(rt).tasks.store, AnyTaskVerbs(service_of(rt), Caller())
         for number in (1, 2):
             with server:

@@ -119,7 +119,7 @@ async def test_a_session_and_its_calls_have_all_their_keys(runtime: MakeRuntime)
         assert waiting["driver"] is None
         assert (waiting["output"], waiting["error"], problem_of(waiting)) == (None, None, None)
         for settled in (deferred, gated):
-            await rt.cancel(settled["id"])
+            await rt.cancel_call(settled["id"])
         done = (await rt.session("s", agent=one).run()).to_json()
         assert set(done) == set(waiting)
         assert (done["state"], done["output"], done["pending"]) == ("completed", "Done.", [])

@@ -347,11 +347,11 @@ def _fork(session: str, fork: str) -> Callable[[Runtime], Awaitable[Any]]:
 
 
 def _follow_up(task: str) -> Callable[[Runtime], Awaitable[Any]]:
-    return lambda rt: rt.task(task).resume("more")
+    return lambda rt: rt.tasks.resume(task, "more")
 
 
 def _output(task: str) -> Callable[[Runtime], Awaitable[Any]]:
-    return lambda rt: rt.task(task).output(block=True, timeout=5)
+    return lambda rt: rt.tasks.output(task, block=True, timeout=5_000)
 
 
 async def _open_calls(rt: Runtime) -> list[PendingCall]:
@@ -359,7 +359,7 @@ async def _open_calls(rt: Runtime) -> list[PendingCall]:
 
 
 async def _task_ids(rt: Runtime) -> list[str]:
-    return [task.id async for task in rt.tasks()]
+    return [task.id async for task in rt.background_tasks()]
 
 
 def make_campaign() -> Campaign:

@@ -7,9 +7,10 @@ import anyio
 import pytest
 from tests.support.shop import agent, tool_results
 
-from perdure import Approval, Conflict, Runtime, tool
+from perdure import Approval, Conflict, PendingCall, Runtime, tool
 from perdure.errors import ConfigError, NotAllowed, PerdureError
 from perdure.mcp import MCPServer
+from perdure.views.decisions import Choice
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -80,8 +81,8 @@ async def test_a_remembered_denial_beats_the_rules_that_allow(in_memory: MakeRun
         _, second = await tool_results(rt)
         assert second["result"].startswith("Not allowed: the user denied such calls to look")
         (permission,) = await session.permissions()
-        await session.revoke_permission(permission.number, by="ana")
-        assert await session.permissions() == ()
+        await session.revoke(permission.number, by="ana")
+        assert await session.permissions() == []
 
 
 async def test_of_many_approvers_at_once_exactly_as_many_count_as_are_needed(
@@ -117,11 +118,11 @@ async def test_several_decisions_of_a_program_are_one_commit(runtime: MakeRuntim
     shop = agent(*calling("look"), {"text": "Done."}, tools=[look])
     async with runtime(shop) as rt:
         calls = [(await rt.session(n, agent=shop).run("Go")).pending[0] for n in ("a", "b")]
-        items = [{"pendingID": call.id, "decision": "approve"} for call in calls]
+        decisions: dict[PendingCall | str, Choice] = dict.fromkeys(calls, "approve")
         with pytest.raises(PerdureError):
-            await rt.decide([*items, {"pendingID": "p_gone", "decision": "deny"}], by="ana")
+            await rt.decide({**decisions, "p_gone": "deny"}, by="ana")
         assert [call.status async for call in rt.pending()] == ["waiting"] * 2
-        decided = await rt.decide(items, by="ana")
+        decided = await rt.decide(decisions, by="ana")
         assert [call.status for call in decided] == ["completed"] * 2
         for name in ("a", "b"):
             assert (await rt.session(name, agent=shop).run()).output == "Done."

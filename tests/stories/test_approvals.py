@@ -291,7 +291,7 @@ async def test_of_two_answers_the_first_counts_and_the_other_is_told(
             rt.approve(call.id, by="ben"),
             rt.approve(call.id, by="ana"),
             rt.approve(call.id, by="ana", args={"cents": 3}),
-            rt.cancel(call.id),
+            rt.cancel_call(call.id),
         ):
             with pytest.raises(Conflict, match=r"already answered.*by ana") as conflict:
                 await doing

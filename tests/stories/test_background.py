@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.child_tasks import child_task
 from tests.support.runtimes import MakeRuntime
 
 from perdure import Agent, Conflict, NotFound, Refused, Runtime, tool
@@ -55,7 +56,7 @@ async def notifications(rt: Runtime, session: str = "s") -> list[dict[str, Any]]
 
 
 async def only_task(rt: Runtime) -> Any:
-    (task,) = [task async for task in rt.tasks()]
+    (task,) = [task async for task in rt.background_tasks()]
     return task
 
 
@@ -83,7 +84,7 @@ async def test_a_launch_returns_at_once_and_its_outcome_is_delivered(runtime: Ma
         (notification,) = await notifications(rt)
         assert "First." in notification["content"]
         assert task.id in notification["content"]
-        assert (await task.record()).status == "completed"
+        assert (await child_task(rt, task)).status == "completed"
         assert (await task.get()).output == "First."
 
 
@@ -96,7 +97,7 @@ async def test_three_children_are_all_read_by_a_program_without_a_worker(
         result = await rt.session("s", agent=one).run("Go")
         assert result.state == "completed"
         delivered = [mail for item in await notifications(rt) for mail in item["mail"]]
-        ids = [task.id async for task in rt.tasks(parent="s")]
+        ids = [task.id async for task in rt.background_tasks(parent="s")]
         assert sorted(delivered) == sorted(f"{task}.1" for task in ids)
 
 
@@ -137,7 +138,7 @@ async def test_a_blocking_output_of_a_manager_takes_the_outcome(runtime: MakeRun
         again = await manager.background_output(launched["task_id"])
         assert again["output"] == "First."
         ended = await manager.background_task("researcher", "Moons?")
-        await rt.session(rt.task(ended["task_id"]).session_id).run()
+        await rt.session((await rt.background_task(ended["task_id"])).session_id).run()
         assert (await manager.background_output(ended["task_id"], block=True))["output"] == "First."
         await rt.session("s").run()
         assert await notifications(rt) == []
@@ -157,7 +158,7 @@ async def test_a_blocking_output_of_a_manager_leaves_what_comes_too_late_to_the_
         launched = await manager.background_task("researcher", "Tides?")
         answer = await manager.background_output(launched["task_id"], block=True, timeout=200)
         assert (answer["status"], "still running" in answer["message"]) == ("running", True)
-        (below,) = (await rt.task(launched["task_id"]).get()).pending
+        (below,) = (await rt.background_task(launched["task_id"])).pending
         await rt.submit_result(below.id, "seen")
         await rt.session("s").run()
         (notification,) = await notifications(rt)
@@ -238,7 +239,7 @@ async def test_a_follow_up_continues_the_same_conversation_and_is_counted(
         for count, answer in enumerate(["Second.", "Third."], 1):
             result = await task.resume("More?", block=True)
             assert result.output == answer
-            record = await task.record()
+            record = await child_task(rt, task)
             assert (record.status, record.resume_count) == ("completed", count)
         said = [type(message).__name__ for message in requests(child)[-1].messages]
         assert len(said) == 5
@@ -296,7 +297,7 @@ async def test_refusals_of_a_follow_up_have_their_texts_in_their_order(
             await manager.background_resume(task_id, "And more?")
         assert caught.value.message == RESUMED
         await manager.background_output(task_id, block=True)
-        await rt.session(rt.task(task_id).session_id).delete()
+        await rt.session((await rt.background_task(task_id)).session_id).delete()
         with pytest.raises(NotFound) as gone:
             await manager.background_resume(task_id, "More?")
         assert gone.value.message in (EXPIRED, f"Task not found: {task_id}")
@@ -309,7 +310,7 @@ async def test_a_completed_task_whose_session_was_deleted_says_where_its_output_
     one = lead(launch("A"), {"text": "Asked."}, {"text": "Read."})
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
-        (task,) = [item async for item in rt.tasks()]
+        (task,) = [item async for item in rt.background_tasks()]
         await rt.session(task.session_id).delete()
         answer = await BackgroundManager(rt, session="s").background_output(task.id)
         gone = f"Task {task.id} has completed, and its output was deleted with its session."
@@ -341,7 +342,7 @@ async def test_of_many_follow_ups_at_once_exactly_one_is_accepted(runtime: MakeR
                 group.start_soon(resume)
         assert outcomes.count("accepted") == 1
         assert set(outcomes) == {"accepted", RESUMED}
-        assert (await task.record()).resume_count == 1
+        assert (await child_task(rt, task)).resume_count == 1
 
 
 async def test_a_failed_child_is_an_error_and_its_parent_is_told(runtime: MakeRuntime) -> None:
@@ -351,7 +352,7 @@ async def test_a_failed_child_is_an_error_and_its_parent_is_told(runtime: MakeRu
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
         task = await only_task(rt)
-        assert (await task.record()).status == "error"
+        assert (await child_task(rt, task)).status == "error"
         (notification,) = await notifications(rt)
         assert "has failed" in notification["content"]
         assert task.id in notification["content"]
@@ -386,7 +387,7 @@ async def test_cancelling_a_parent_cancels_its_running_children(runtime: MakeRun
         assert len(waiting.pending) == 3
         await rt.session("s").cancel()
         await rt.session("s").run()
-        statuses = [(await task.record()).status async for task in rt.tasks()]
+        statuses = [task.status async for task in rt.background_tasks()]
         assert statuses == ["cancelled", "cancelled"]
         assert (await rt.session("s").get()).state == "cancelled"
         assert await notifications(rt) == []
@@ -405,7 +406,7 @@ async def test_children_can_be_kept_when_their_parent_is_cancelled(runtime: Make
         await rt._service.runs._follow_one(await rt._service.get(session._ref))
         await session.cancel(keep_children=True)
         result = await session.run()
-        assert [(await task.record()).status async for task in rt.tasks()] == ["completed"]
+        assert [task.status async for task in rt.background_tasks()] == ["completed"]
         assert result.output == "Read."
 
 
@@ -486,7 +487,7 @@ async def test_a_grandchild_notifies_its_own_parent(runtime: MakeRuntime) -> Non
     )
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
-        (middle_task,) = [t async for t in rt.tasks(parent="s")]
+        (middle_task,) = [t async for t in rt.background_tasks(parent="s")]
         (heard,) = await notifications(rt, middle_task.session_id)
         assert "from the leaf" in heard["content"]
         texts = " ".join(str(item["content"]) for item in await notifications(rt))
@@ -517,7 +518,9 @@ async def test_a_task_that_completed_long_ago_can_be_resumed(
         await task.output(block=True)
     clock.advance("31d")
     async with runtime(one) as rt:
-        assert (await rt.task(task.id).resume("More?", block=True)).output == "Second."
+        assert (
+            await (await rt.background_task(task.id)).resume("More?", block=True)
+        ).output == "Second."
 
 
 async def test_a_restart_starts_no_completed_task_again(runtime: MakeRuntime) -> None:
@@ -531,7 +534,7 @@ async def test_a_restart_starts_no_completed_task_again(runtime: MakeRuntime) ->
     async with runtime(one) as rt:
         await rt.work(once=True)
         assert len(requests(child)) == before
-        assert (await rt.task(task.id).get()).output == "First."
+        assert (await rt.background_task(task.id)).output_json == "First."
 
 
 async def test_a_child_that_waits_for_a_person_leaves_its_task_running(
@@ -544,12 +547,12 @@ async def test_a_child_that_waits_for_a_person_leaves_its_task_running(
     async with runtime(one) as rt:
         result = await rt.session("s", agent=one).run("Go")
         task = await only_task(rt)
-        assert (await task.record()).status == "running"
+        assert (await child_task(rt, task)).status == "running"
         (question,) = result.pending
         assert (question.session_id, question.ancestry) == (task.session_id, ("s",))
         await rt.respond(question.id, "this", by="ana")
         assert (await rt.session("s").run()).output == "Read."
-        assert (await task.record()).status == "completed"
+        assert (await child_task(rt, task)).status == "completed"
 
 
 async def test_an_answer_without_text_is_marked(runtime: MakeRuntime) -> None:
@@ -573,7 +576,7 @@ async def test_a_bad_timeout_is_refused_and_changes_nothing(
         manager = BackgroundManager(rt)
         with pytest.raises(Refused, match="timeout"):
             await manager.background_resume(task.id, "More?", block=True, timeout=wait)
-        assert (await task.record()).resume_count == 0
+        assert (await child_task(rt, task)).resume_count == 0
         # It does not count if the call does not block.
         await manager.background_resume(task.id, "More?", timeout=wait)
 
@@ -600,7 +603,7 @@ async def test_the_key_of_a_deleted_task_is_not_used_again(
         task = await rt.spawn("researcher", "Tides?", parent=parent, key="tides")
         await task.delete()
         with pytest.raises(NotFound, match=f"^Task not found: {task.id}") as missing:
-            await task.record()
+            await child_task(rt, task)
         assert missing.value.details == {"reason": "deleted"}
         assert missing.value.hint == "it was deleted with its session"
         with pytest.raises(Conflict, match="launched under the key 'tides' was deleted") as refused:
@@ -613,12 +616,12 @@ async def test_deleting_a_parent_erases_its_whole_tree(runtime: MakeRuntime) -> 
     one = lead(launch("A", "B"), {"text": "Asked."})
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
-        ids = [task.session_id async for task in rt.tasks()]
+        ids = [task.session_id async for task in rt.background_tasks()]
         await rt.session("s").delete()
         for session_id in ("s", *ids):
             with pytest.raises(NotFound):
                 await rt.session(session_id).get()
-        assert [task async for task in rt.tasks()] == []
+        assert [task async for task in rt.background_tasks()] == []
 
 
 async def test_a_message_sent_to_a_finished_child_is_a_resume_by_its_sender(
@@ -629,7 +632,7 @@ async def test_a_message_sent_to_a_finished_child_is_a_resume_by_its_sender(
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
         await task.output(block=True)
         await rt.session(task.session_id).run("And now?", by="ana")
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count) == ("completed", 1)
         resumed = await events(rt, "s", "delegation_resumed")
         (fact,) = resumed
@@ -648,7 +651,7 @@ async def test_an_agent_that_is_not_listed_cannot_be_launched(runtime: MakeRunti
         await rt.session("s", agent=one).run("Go")
         (refused,) = await events(rt, "s", "tool_result")
         assert refused["isError"]
-        assert [task async for task in rt.tasks()] == []
+        assert [task async for task in rt.background_tasks()] == []
 
 
 async def test_a_session_lists_its_background_agents(runtime: MakeRuntime) -> None:
@@ -675,7 +678,7 @@ async def test_a_task_may_be_named_by_a_unique_prefix_of_its_id(runtime: MakeRun
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
         answers = await results(rt)
-        ids = {task.id async for task in rt.tasks(parent="s")}
+        ids = {task.id async for task in rt.background_tasks(parent="s")}
         assert answers[1]["task_id"] in ids
         assert answers[3]["error"] == "Task not found: bg_"
         assert answers[3]["reason"] == "ambiguous: " + ", ".join(sorted(ids))
@@ -720,7 +723,7 @@ async def test_follow_ups_are_limited_by_no_quota_and_no_rate(runtime: MakeRunti
         await task.output(block=True)
         for number in range(1, 31):
             assert (await task.resume("More.", block=True)).output == str(number)
-        assert (await task.record()).resume_count == 30
+        assert (await child_task(rt, task)).resume_count == 30
 
 
 async def test_a_failed_task_continues_if_its_session_gets_a_message(runtime: MakeRuntime) -> None:
@@ -730,11 +733,11 @@ async def test_a_failed_task_continues_if_its_session_gets_a_message(runtime: Ma
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Start")
         task = await rt.spawn("researcher", "Tides?", parent="s")
-        assert (await task.output(block=True)).state == "failed"
+        assert (await task.output(block=True)).task.status == "error"
         with pytest.raises(Conflict, match="Only completed tasks can be resumed"):
             await task.resume("Again.")
         assert isinstance(child.model, ScriptedModel)
         child.model.turns = ScriptedModel([{"text": "Found."}]).turns
         await rt.session(task.session_id, agent=child).run("Try again.")
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count) == ("completed", 1)

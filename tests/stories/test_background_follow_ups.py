@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.child_tasks import child_task
 from tests.support.runtimes import MakeRuntime
 
 from perdure import Agent, Conflict, Runtime, tool
@@ -77,15 +78,15 @@ async def test_a_message_to_a_running_task_is_queued_and_starts_a_run_when_that_
     async with runtime(lead(researcher(), background=QUEUE)) as rt:
         task = await waiting_task(rt)
         await task.resume("More?")
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count, record.is_queued) == ("running", 0, True)
         assert await messages(rt, task) == ["Tides?"]
         await look_result(rt)
         await rt.session("s").run()
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count, record.is_queued) == ("completed", 1, False)
         assert await messages(rt, task) == ["Tides?", "More?"]
-        assert (await task.get()).output == "Second."
+        assert (await task.get()).output_json == "Second."
         assert await delivered(rt) == [f"{task.id}.1", f"{task.id}.2"]
 
 
@@ -111,9 +112,9 @@ async def test_a_second_queued_message_is_refused_because_the_queue_is_full(
         await look_result(rt)
         await rt.session("s").run()
         assert len(await messages(rt, task)) == 2
-        assert (await task.record()).resume_count == 1
+        assert (await child_task(rt, task)).resume_count == 1
         await task.resume("And more?", block=True)  # there is room again
-        assert (await task.record()).resume_count == 2
+        assert (await child_task(rt, task)).resume_count == 2
 
 
 async def test_a_message_is_queued_while_a_follow_up_is_answered(runtime: MakeRuntime) -> None:
@@ -122,7 +123,7 @@ async def test_a_message_is_queued_while_a_follow_up_is_answered(runtime: MakeRu
         task = await waiting_task(rt)
         await task.resume("Look.")
         await rt.session("s").run()
-        assert (await task.record()).status == "resumed"
+        assert (await child_task(rt, task)).status == "resumed"
         await task.resume("More?")
         with pytest.raises(Conflict, match="queue full"):
             await task.resume("And more?")
@@ -138,7 +139,7 @@ async def test_nothing_is_queued_unless_it_is_allowed(
         with pytest.raises(Conflict) as caught:
             await task.resume("More?")
         assert caught.value.code == "NOT_COMPLETED"
-        assert (await task.record()).is_queued is False
+        assert (await child_task(rt, task)).is_queued is False
 
 
 async def test_a_caller_that_waits_for_its_queued_message_gets_its_own_answer(
@@ -155,7 +156,7 @@ async def test_a_caller_that_waits_for_its_queued_message_gets_its_own_answer(
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(ask)
-                while not (await task.record()).is_queued:
+                while not (await child_task(rt, task)).is_queued:
                     await anyio.lowlevel.checkpoint()
                 await look_result(rt)
         assert answers == ["Second."]
@@ -196,7 +197,7 @@ async def test_a_queued_message_is_dropped_with_its_task(runtime: MakeRuntime, v
         await task.resume("More?")
         if verb == "cancel":
             await task.cancel(by="ana")
-            record = await task.record()
+            record = await child_task(rt, task)
             assert (record.status, record.is_queued) == ("cancelled", False)
         else:
             await BackgroundManager(rt, "s").background_clear()
@@ -214,7 +215,7 @@ async def test_a_queued_message_starts_a_run_after_one_that_failed(runtime: Make
         await task.resume("More?")
         await look_result(rt)
         await rt.session("s").run()
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count) == ("error", 1)
         assert await messages(rt, task) == ["Tides?", "More?"]
         assert await delivered(rt) == [f"{task.id}.1", f"{task.id}.2"]
@@ -230,12 +231,12 @@ async def test_a_task_that_has_ended_is_resumed_where_it_is_allowed(
         task = await waiting_task(rt)
         if status == "cancelled":
             await task.cancel(by="ana")
-        assert (await task.record()).status == status
+        assert (await child_task(rt, task)).status == status
         assert isinstance(child.model, ScriptedModel)
         child.model.turns = ScriptedModel([{"text": "Better."}] * 3).turns
         result = await task.resume("Again.", block=True)
         assert result.output == "Better."
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count) == ("completed", 1)
 
 
@@ -249,7 +250,7 @@ async def test_a_task_without_a_parent_follows_its_own_agent(runtime: MakeRuntim
             await task.resume("And more?")
         await look_result(rt)
         await rt.session(task.session_id).run()
-        assert (await task.get()).output == "Second."
+        assert (await task.get()).output_json == "Second."
 
 
 def test_the_model_is_told_what_its_agent_allows() -> None:
@@ -296,7 +297,7 @@ async def test_a_cancel_between_the_end_of_a_run_and_the_next_ends_the_next(by: 
     async with between_runs() as (rt, task):
         await task.cancel(by=by)
         await rt.session(task.session_id).run()
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count, record.is_queued) == ("cancelled", 1, False)
         assert await messages(rt, task) == ["Tides?", "More?"]
         assert (await rt.session(task.session_id).get()).state == "cancelled"
@@ -313,7 +314,7 @@ async def test_the_cancel_of_a_parent_ends_a_follow_up_that_was_queued_before() 
         await rt.session("s").send("Go on")
         await rt.session("s").cancel(by="ana")
         await rt.work(once=True)
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.is_queued) == ("cancelled", False)
         assert (await rt.session(task.session_id).get()).state == "cancelled"
 
@@ -321,17 +322,20 @@ async def test_the_cancel_of_a_parent_ends_a_follow_up_that_was_queued_before() 
 async def test_a_task_with_a_queued_message_is_in_lists_and_has_no_answer_yet() -> None:
     """S1.44, S1.17: the last output is not the answer to the message"""
     async with between_runs() as (rt, task):
-        listed = {status: [item.id async for item in rt.tasks(status=status)] for status in TASKS}
+        listed = {
+            status: [item.id async for item in rt.background_tasks(status=status)]
+            for status in TASKS
+        }
         assert listed == {"completed": [task.id], "resumed": [], None: [task.id]}
         service = rt._service.background
-        assert "output" not in await service.outcome(await task.record())
+        assert "output" not in await service.outcome(await child_task(rt, task))
 
 
 async def test_the_deletion_of_a_child_drops_the_message_that_was_queued_for_it() -> None:
     """S1.44, S1.39"""
     async with between_runs() as (rt, task):
         await rt.session(task.session_id).delete()
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.is_queued) == ("cancelled", False)
 
 
@@ -348,9 +352,9 @@ async def test_a_rebuilt_task_still_has_its_queued_message(
             task = await rt.spawn("researcher", "Tides?")
             await rt.session(task.session_id).run()
         await task.resume("More?")
-        before, owner = await task.record(), "s" if has_parent else task.session_id
+        before, owner = await child_task(rt, task), "s" if has_parent else task.session_id
         await rebuild(rt, owner)
-        after = await task.record()
+        after = await child_task(rt, task)
         names = ("status", "run", "number", "resume_count", "is_queued", "answer_number")
         assert [getattr(after, n) for n in names] == [getattr(before, n) for n in names]
         with pytest.raises(Conflict, match="queue full"):
@@ -358,9 +362,9 @@ async def test_a_rebuilt_task_still_has_its_queued_message(
         await look_result(rt)
         await rt.session(owner).run()
         await rt.session(task.session_id).run()
-        assert (await task.get()).output == "Second."
+        assert (await task.get()).output_json == "Second."
         await rebuild(rt, owner)
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.number, record.resume_count) == ("completed", 2, 1)
 
 
@@ -372,15 +376,15 @@ async def test_a_task_whose_end_its_parent_has_lost_can_be_ended(
     async with runtime(lead(researcher({"text": "First."}))) as rt:
         task = await waiting_task(rt)
         await rebuild(rt, "s", until="delegation_complete")
-        assert (await task.record()).status == "running"
+        assert (await child_task(rt, task)).status == "running"
         with anyio.fail_after(30):
             if verb == "cancel":
                 await task.cancel(by="ana")
-                assert (await task.record()).status == "cancelled"
+                assert (await child_task(rt, task)).status == "cancelled"
                 assert (await rt.session(task.session_id).get()).output == "First."
             else:
                 await BackgroundManager(rt, "s").background_clear()
-                assert [item async for item in rt.tasks()] == []
+                assert [item async for item in rt.background_tasks()] == []
 
 
 @pytest.mark.parametrize("verb", ["cancel", "clear"])
@@ -395,10 +399,10 @@ async def test_a_task_whose_parent_is_repaired_while_it_is_ended_is_ended(
         with anyio.fail_after(10):
             if verb == "cancel":
                 await inbox.end_child(before.task, before.entry.stream, "ana", None)
-                assert (await task.record()).status == "cancelled"
+                assert (await child_task(rt, task)).status == "cancelled"
             else:
                 assert await inbox.clear_task(before.task, "ana") is not None
-                assert [item async for item in rt.tasks()] == []
+                assert [item async for item in rt.background_tasks()] == []
 
 
 @pytest.mark.parametrize("deleted", ["parent", "child"])
@@ -418,7 +422,7 @@ async def test_a_clear_goes_on_if_a_session_is_deleted_meanwhile(
         monkeypatch.setattr(store, "commit", erase_first)
         cleared = await BackgroundManager(rt, "s").background_clear()
         assert cleared["cleared"] == (1 if deleted == "child" else 0)
-        assert [item async for item in rt.tasks()] == []
+        assert [item async for item in rt.background_tasks()] == []
 
 
 async def test_a_message_that_was_queued_for_a_repaired_child_is_dropped_by_a_clear() -> None:
@@ -449,7 +453,7 @@ async def test_a_caller_waits_for_its_own_run_whoever_resumes_the_task_next(
             return receipt
 
         monkeypatch.setattr(inbox, "send", send_and_answer)
-        record = await rt._service.background.resume(await task.record(), "More?", wait_ms=0)
+        record = await rt._service.background.resume(await child_task(rt, task), "More?", wait_ms=0)
         assert (record.answer_number, record.resume_count) == (2, 1)
 
 
@@ -507,8 +511,8 @@ async def between_runs() -> AsyncIterator[tuple[Runtime, Any]]:
         store = await crashed_play(point)
         with crash_after(commits=None):
             async with Runtime(store, agents=[lead(researcher(), background=QUEUE)]) as rt:
-                tasks = [task async for task in rt.tasks()]
-                records = [await task.record() for task in tasks]
+                tasks = [task async for task in rt.background_tasks()]
+                records = [await child_task(rt, task) for task in tasks]
                 if records and not records[0].is_active and records[0].is_queued:
                     yield rt, tasks[0]
                     return
@@ -537,11 +541,11 @@ async def play(store: MemoryStore) -> None:
     """Queue a message, as a program that may be started again, and check how it ends."""
     async with Runtime(store, agents=[lead(researcher(), background=QUEUE)]) as rt:
         task = await waiting_task(rt)
-        await rt._service.background.resume(await task.record(), "More?", key="more")
+        await rt._service.background.resume(await child_task(rt, task), "More?", key="more")
         if [call async for call in rt.pending()]:
             await look_result(rt)
         await rt.session("s").run()
         assert await messages(rt, task) == ["Tides?", "More?"]
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count, record.is_queued) == ("completed", 1, False)
         assert sorted(await delivered(rt)) == [f"{task.id}.1", f"{task.id}.2"]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from tests.support.child_tasks import child_task
 from tests.support.findings import problem_of
 from tests.support.runtimes import MakeRuntime
 
@@ -123,7 +124,7 @@ async def test_a_caller_that_waits_for_a_paused_child_does_not_poll(
 
         monkeypatch.setattr(store, "read", counted)
         result = await task.output(block=True, timeout=0.5)
-        assert result.state == "waiting"
+        assert result.message == "Task is still running"
         assert reads < 30
 
 
@@ -142,7 +143,7 @@ async def test_a_follow_up_that_comes_after_a_cancel_is_refused(runtime: MakeRun
         assert caught.value.message == (
             "Cannot resume task: status is 'cancelled'. Only completed tasks can be resumed."
         )
-        assert (await task.record()).resume_count == 1
+        assert (await child_task(rt, task)).resume_count == 1
 
 
 async def test_a_follow_up_that_comes_after_a_clear_is_refused(runtime: MakeRuntime) -> None:
@@ -195,7 +196,7 @@ async def test_a_parent_is_at_rest_as_soon_as_a_caller_has_taken_the_answer(
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
         await rt.session("s").run()
         background = rt._service.background
-        record = await background.resume(await task.record(), "More?", wait_ms=60_000)
+        record = await background.resume(await child_task(rt, task), "More?", wait_ms=60_000)
         await rt.work(once=True)  # the parent waits for the end of the reservation
         await background.wait_and_take(record, 60_000)
         with anyio.fail_after(5):
@@ -218,14 +219,14 @@ async def test_a_waiting_caller_takes_only_the_answer_that_it_gets(
         async def another_follow_up(entry: Any) -> Any:
             drive = await follow(entry)
             monkeypatch.setattr(background._runs, "follow", follow)
-            await rt.task(task.id).resume("Mine too")
+            await (await rt.background_task(task.id)).resume("Mine too")
             return drive
 
         monkeypatch.setattr(background._runs, "follow", another_follow_up)
         with anyio.fail_after(5):
             result = await task.resume("More?", block=True)
         assert (result.output, await deliveries(rt)) == (None, [f"{task.id}.1"])
-        assert (await task.record()).status == "resumed"
+        assert (await child_task(rt, task)).status == "resumed"
         clock.advance(120)  # its parent is notified when the time for the caller is over
         await rt.session("s").run()
         assert await deliveries(rt) == [f"{task.id}.{number}" for number in (1, 2, 3)]
@@ -350,15 +351,15 @@ async def test_run_returns_if_the_agent_of_a_child_is_not_known_here(
         with anyio.fail_after(5):
             result = await rt.session("s", agent=one).run("Go")
         assert result.output == "Asked."
-        (task,) = [t async for t in rt.tasks()]
-        assert (await task.record()).status == "running"
+        (task,) = [t async for t in rt.background_tasks()]
+        assert (await child_task(rt, task)).status == "running"
         problem = problem_of(await task.get())
         assert problem is not None
         assert problem.code in ("AGENT_UNKNOWN", "NO_WORKER")
     child = researcher()
     async with runtime(child) as rt:
         await rt.work(once=True)
-        assert (await rt.task(task.id).record()).status == "completed"
+        assert (await child_task(rt, task.id)).status == "completed"
     async with runtime(one) as rt:
         assert (await rt.session("s").run()).output == "done"
         assert await deliveries(rt) == [f"{task.id}.1"]
@@ -408,7 +409,7 @@ async def test_the_answer_for_a_caller_that_left_reaches_the_parent_later(
     async with runtime(one) as rt:
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
         await rt.session("s").run()
-        record = await task.record()
+        record = await child_task(rt, task)
         await rt._service.background.resume(record, "More?", wait_ms=60_000)
         await rt.session(task.session_id).run()
         await rt.work(once=True)
@@ -527,7 +528,10 @@ async def test_a_run_reads_no_child_that_has_ended(tmp_path: Path) -> None:
             for _ in range(5):
                 await rt.spawn("researcher", "Tides?", parent="s")
             await session.run()
-            ended = [session_stream("", task.session_id) async for task in rt.tasks(parent="s")]
+            ended = [
+                session_stream("", task.session_id)
+                async for task in rt.background_tasks(parent="s")
+            ]
             stores[0].reads.clear()
             await rt.spawn("researcher", "Moons?", parent="s")
             result = await session.run()
@@ -563,10 +567,10 @@ async def test_the_end_of_a_child_keeps_what_another_process_wrote_of_its_task(
     async with runtime(one) as rt, runtime(one) as other:
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
         (below,) = (await rt.session(task.session_id).run()).pending
-        await other.task(task.id).resume("More?")
+        await (await other.background_task(task.id)).resume("More?")
         await rt.submit_result(below.id, "seen")
         await rt.session("s").run()
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count, record.is_queued) == ("completed", 1, False)
         assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
 
@@ -580,10 +584,10 @@ async def test_the_process_that_launched_a_child_ends_a_run_that_another_one_sta
     async with runtime(one) as rt, runtime(one) as other:
         task = await rt.spawn("researcher", "Tides?", parent=await begun(rt, one))
         await other.session("s").run()
-        await other.task(task.id).resume("More?")
+        await (await other.background_task(task.id)).resume("More?")
         await rt.session(task.session_id).run()
         await other.session("s").run()
-        record = await task.record()
+        record = await child_task(rt, task)
         assert (record.status, record.resume_count) == ("completed", 1)
         assert await deliveries(rt) == [f"{task.id}.1", f"{task.id}.2"]
         assert await entry_of(rt, task.id) == record
@@ -602,7 +606,7 @@ async def test_a_child_ends_alone_if_another_process_erased_its_parent(
         await rt.submit_result(below.id, "seen")
         assert (await rt.session(task.session_id).run()).output == "Seen."
         with pytest.raises(NotFound):
-            await task.record()
+            await child_task(rt, task)
 
 
 async def test_the_time_that_a_child_takes_does_not_count_for_its_parent(
@@ -646,7 +650,7 @@ async def test_a_caller_that_waits_learns_that_the_task_was_deleted_elsewhere(
 
         async def wait() -> None:
             try:
-                ends.append((await task.output(block=True, timeout=60)).state)
+                ends.append((await task.output(block=True, timeout=60)).task.status)
             except NotFound as error:
                 ends.append(error.code)
 
@@ -656,7 +660,7 @@ async def test_a_caller_that_waits_learns_that_the_task_was_deleted_elsewhere(
                 group.start_soon(wait)
                 await is_waiting.wait()
                 if verb == "the task":
-                    await other.task(task.id).delete()
+                    await (await other.background_task(task.id)).delete()
                 else:
                     await other.session("s" if verb == "its parent" else task.session_id).delete()
         # The run is cancelled first, then the session erased, and the task last.

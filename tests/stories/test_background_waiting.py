@@ -49,7 +49,7 @@ def tree(*more: dict[str, Any]) -> Agent[Any]:
 async def started(rt: Runtime, lead: Agent[Any]) -> str:
     """Let the lead ask its child; return the id of the child's task."""
     await rt.session("s", agent=lead).run("Go")
-    (task,) = [task async for task in rt.tasks(parent="s")]
+    (task,) = [task async for task in rt.background_tasks(parent="s")]
     return task.id
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.support.child_tasks import child_task
 from tests.support.findings import problem_of
 from tests.support.runtimes import MakeRuntime
 
@@ -48,7 +49,7 @@ async def turns_of(rt: Runtime, sessions: Sequence[str]) -> int:
 
 
 async def children_of(rt: Runtime) -> list[str]:
-    return [task.session_id async for task in rt.tasks()]
+    return [task.session_id async for task in rt.background_tasks()]
 
 
 # --- one session ------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ async def test_cancelling_the_question_fails_the_run(runtime: MakeRuntime) -> No
     one = worker(budget={"turns": 1})
     async with runtime(one) as rt:
         (question,) = (await rt.session("s", agent=one).run("Go")).pending
-        await rt.cancel(question.id)
+        await rt.cancel_call(question.id)
         failed = await rt.session("s").run()
         assert failed.error is not None
         assert failed.error.code == "SAFETY_LIMIT"
@@ -251,7 +252,7 @@ async def test_the_budget_bounds_the_run_with_everything_that_it_launched(
         assert [call async for call in rt.pending()] == []
         done = await rt.session("s").run()
         assert done.state == "completed"
-        assert [(await task.record()).status async for task in rt.tasks()] == ["completed"] * 2
+        assert [task.status async for task in rt.background_tasks()] == ["completed"] * 2
 
 
 @pytest.mark.parametrize("runtime", ["memory", "sqlite", "postgres"], indirect=True)
@@ -273,7 +274,7 @@ async def test_ten_children_at_once_exceed_the_budget_by_at_most_one_turn_each(
             for call in waiting.pending[:3]:
                 group.start_soon(answer, rt, call.id, {"turns": 200})
         assert (await rt.session("s").run()).state == "completed"
-        statuses = [(await task.record()).status async for task in rt.tasks()]
+        statuses = [task.status async for task in rt.background_tasks()]
         assert statuses == ["completed"] * 10
 
 
@@ -301,8 +302,8 @@ async def test_denying_the_question_of_a_child_fails_only_the_child(runtime: Mak
         (question,) = (await rt.session("s", agent=one).run("Go")).pending
         await rt.deny(question.id, by="ana")
         after = await rt.session("s").run()
-        (task,) = [task async for task in rt.tasks()]
-        assert (await task.record()).status == "error"
+        (task,) = [task async for task in rt.background_tasks()]
+        assert (await child_task(rt, task)).status == "error"
         # The parent is to be told, which needs another turn.
         assert [call.session_id for call in after.pending] == ["s"]
         await rt.respond(after.pending[0].id, {"turns": 10}, by="ana")
@@ -327,7 +328,7 @@ async def test_a_follow_up_of_the_parent_counts_for_the_present_run_of_the_paren
     one = lead(launch("A"), {"text": "Asked."}, {"text": "Read."}, child=child, budget={"turns": 4})
     async with in_memory(one) as rt:
         await rt.session("s", agent=one).run("Go")
-        (task,) = [task async for task in rt.tasks()]
+        (task,) = [task async for task in rt.background_tasks()]
         args = {"task_id": task.id, "message": "More?", "block": True}
         follow_up = {"calls": [{"tool": "background_resume", "args": args}]}
         assert isinstance(one.model, ScriptedModel)
@@ -396,8 +397,8 @@ async def test_the_usage_of_a_tree_is_summed_through_all_its_levels(runtime: Mak
     async with runtime(one) as rt:
         await rt.session("s", agent=one).run("Go")
         await rt.session("stranger", agent=one).run("Go")
-        (child,) = [t.session_id async for t in rt.tasks(parent="s")]
-        (grandchild,) = [t.session_id async for t in rt.tasks(parent=child)]
+        (child,) = [t.session_id async for t in rt.background_tasks(parent="s")]
+        (grandchild,) = [t.session_id async for t in rt.background_tasks(parent=child)]
         results = [await rt.session(name).get() for name in ("s", child, grandchild)]
         own = [result.usage.requests for result in results]
         assert [r.tree_usage.requests for r in results] == [sum(own), sum(own[1:]), own[2]]

@@ -213,7 +213,7 @@ async def test_a_session_that_takes_no_message_while_it_waits_says_so(
         assert conflict.value.code == "SESSION_WAITING"
         assert (await handle.get()).seq == before
         for call in (await handle.get()).pending:
-            await rt.cancel(call.id)
+            await rt.cancel_call(call.id)
         assert (await handle.run("Well?")).output == "Done."
 
 

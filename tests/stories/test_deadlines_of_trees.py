@@ -114,7 +114,7 @@ async def test_a_deadline_of_a_child_passes_while_run_drives_its_sibling(
                 await wait_for_pending(first, 2)
                 clock.advance("2s")
                 await wait_for_event(rt, first.session_id, "agent_complete")
-                assert (await first.get()).output == "No answer."
+                assert (await first.get()).output_json == "No answer."
                 model.may_answer.set()
 
 

@@ -387,7 +387,7 @@ async def test_a_wait_can_be_cut_short(in_memory: MakeRuntime) -> None:
         with pytest.raises(Conflict) as conflict:
             await rt.submit_result(call.id, "now")
         assert conflict.value.code == "WRONG_KIND"
-        await rt.cancel(call.id, by="ana")
+        await rt.cancel_call(call.id, by="ana")
         assert (await rt.session("s", agent=one).run()).output == "Up early."
 
 

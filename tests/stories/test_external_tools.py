@@ -103,7 +103,7 @@ async def test_a_submitter_can_report_an_error_or_progress_and_a_caller_can_canc
         assert (await rt.session("s").run()).output == "Read."
         assert (await result_of(rt))["result"] == "no such file"
         (call,) = (await rt.session("t", agent=one).run("Go")).pending
-        await rt.cancel(call.id, by="ana")
+        await rt.cancel_call(call.id, by="ana")
         assert (await rt.session("t").run()).output == "Read."
         (call,) = (await rt.session("u", agent=one).run("Go")).pending
         assert (await rt.session("u").cancel(by="ana")).state == "cancelled"

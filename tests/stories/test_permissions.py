@@ -119,7 +119,7 @@ async def test_a_fork_remembers_nothing(in_memory: MakeRuntime) -> None:
         await rt.approve(call.id, by="ana", remember="refund")
         await session.run()
         fork = await session.fork(id="f")
-        assert await fork.permissions() == ()
+        assert await fork.permissions() == []
         assert (await fork.run("Again")).state == "waiting"
         assert (await session.run("Again")).state == "completed"
 
@@ -132,10 +132,10 @@ async def test_a_remembered_permission_is_revoked(in_memory: MakeRuntime) -> Non
         await rt.approve(call.id, by="ana", remember=True)
         await session.run()
         (kept,) = await session.permissions()
-        await session.revoke_permission(kept.number, by="ben")
-        assert await session.permissions() == ()
+        await session.revoke(kept.number, by="ben")
+        assert await session.permissions() == []
         with pytest.raises(NotFound, match="remembers no permission"):
-            await session.revoke_permission(kept.number, by="ben")
+            await session.revoke(kept.number, by="ben")
         assert (await session.run("Again")).state == "waiting"
         (told,) = [one for one in await session.events() if one.type == "revoked"]
         assert told.data == {"decision": kept.number, "by": "ben", "via": "python"}

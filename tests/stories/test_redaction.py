@@ -144,7 +144,7 @@ async def test_the_model_still_reads_what_it_wrote(in_memory: MakeRuntime) -> No
     async with in_memory(one) as rt:
         result = await rt.session("s", agent="clerk").run("Go")
         for call in result.pending:
-            await (rt.deny(call.id, by="a") if call.kind == "approval" else rt.cancel(call.id))
+            await (rt.deny(call.id, by="a") if call.kind == "approval" else rt.cancel_call(call.id))
         await rt.session("s").run()
     assert isinstance(one.model, ScriptedModel)
     asked = one.model.requests[-1].messages

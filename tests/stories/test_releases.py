@@ -23,11 +23,12 @@ from perdure import Runtime
 from perdure.app import store_of
 from perdure.core.pending.record import PendingRecord
 from perdure.runtime.records.listings import SESSIONS, listed_page
-from perdure.runtime.sessions.pending_pages import PendingFilter, PendingSort, pending_page
+from perdure.runtime.sessions.pending_pages import PendingFilter, pending_page
 from perdure.store.base import Store
 from perdure.store.files.store import FilesStore
 from perdure.tasks import LockManager, MultiLayerPersistence, TaskRegistry
 from perdure.testing import ManualClock
+from perdure.views.literals import PendingSort
 
 FIRST, LATER = DATA / "releases" / "0.1.0", DATA / "releases" / "0.2.0.dev0"
 AN_HOUR_LATER = datetime(2026, 11, 16, 16, 6, tzinfo=UTC)

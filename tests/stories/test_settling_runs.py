@@ -19,6 +19,7 @@ from perdure import (
     Conflict,
     NotFound,
     PerdureError,
+    Principal,
     Refused,
     Result,
     Runtime,
@@ -31,6 +32,7 @@ from perdure.store.base import Check, Entry, Heads, Lease, Put, Unavailable, Wri
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite import SqliteStore
 from perdure.testing import ManualClock, ScriptedModel, survives
+from perdure.views.decisions import Choice
 
 MakeRuntime = Callable[..., Runtime]
 
@@ -201,14 +203,14 @@ async def test_a_call_of_another_session_is_not_settled(in_memory: MakeRuntime) 
     [
         ("Hello", {"results": {"p_1": "up"}}, "or settles calls, not both"),
         (None, {"results": {"p_1": "up"}, "key": "k"}, "or settles calls, not both"),
-        (None, {"results": ["up"]}, "results of a run must be a mapping"),
-        (None, {"decisions": [{"pendingID": "p_1"}], "by": "ana"}, "must be a mapping"),
+        (None, {"results": ["up"]}, "results are a mapping"),
+        (None, {"decisions": [{"pendingID": "p_1"}], "by": "ana"}, "decisions are a mapping"),
         (
             None,
             {"decisions": {"p_1": {"pendingID": "p_2", "decision": "approve"}}, "by": "ana"},
             "under p_1 is about p_2",
         ),
-        (None, {"decisions": {"p_1": "approve"}}, "who decides"),
+        (None, {"decisions": {"p_1": "approve"}}, "who makes it"),
         (None, {"decisions": {"p_1": "allow"}, "by": "ana"}, "'allow' is not a decision about p_1"),
         (
             None,
@@ -245,7 +247,7 @@ async def test_a_timeout_and_a_stream_settle_too(in_memory: MakeRuntime) -> None
         (call,) = (await paused(rt, one)).pending
         result = await session.run(decisions={call.id: "approve"}, by="ana", timeout="10s")
         (call,) = result.pending
-        decisions = {call.id: "approve"}
+        decisions: dict[str, Choice] = {call.id: "approve"}
         items = [item async for item in session.stream(decisions=decisions, by="ana")]
         assert isinstance(items[-1], Result)
         assert items[-1].output == "Done."
@@ -327,10 +329,10 @@ async def test_a_run_decides_in_the_role_of_its_approver(in_memory: MakeRuntime)
     one = agent({"calls": [{"tool": "act"}]}, {"text": "Done."}, tools=[act])
     async with in_memory(one) as rt:
         (call,) = (await paused(rt, one)).pending
-        session, decisions = rt.session("s"), {call.id: "approve"}
+        viewer, operator = (rt.acting_as(Principal("ana", role)) for role in ("viewer", "operator"))
         with pytest.raises(NotAllowed):
-            await session.run(decisions=decisions, by="ana", role="viewer")
-        assert (await session.run(decisions=decisions, by="ana", role="operator")).output == "Done."
+            await viewer.session("s").run(decisions={call: "approve"})
+        assert (await operator.session("s").run(decisions={call: "approve"})).output == "Done."
 
 
 async def test_a_refused_decision_leaves_the_call_open(in_memory: MakeRuntime) -> None:
@@ -352,6 +354,7 @@ async def test_a_story_of_settling_runs_survives_a_crash_after_every_commit() ->
         session = rt.session("s", agent="shop")
         result = await session.run("Go", key="start")
         while result.state == "waiting":
+            gates: dict[str, Choice]
             gates = {call.id: "approve" for call in result.pending if call.kind == "approval"}
             jobs = {call.id: "up" for call in result.pending if call.kind == "tool"}
             result = await session.run(decisions=gates, results=jobs, by="ana")
@@ -464,7 +467,7 @@ async def test_both_ids_of_one_call_are_not_settled_together() -> None:
 async def test_a_list_of_one_decision_names_its_call_in_the_error(in_memory: MakeRuntime) -> None:
     async with in_memory() as rt:
         with pytest.raises(NotFound) as error:
-            await rt.decide([{"pendingID": "p_unknown", "decision": "approve"}], by="ana")
+            await rt.decide({"p_unknown": "approve"}, by="ana")
         assert error.value.details == {"pendingID": "p_unknown"}
 
 

@@ -61,7 +61,7 @@ async def test_an_unknown_call_is_not_found(in_memory: MakeRuntime) -> None:
         for doing in (
             rt.submit_result("p_none", "x"),
             rt.submit_error("p_none", "x"),
-            rt.cancel("p_none"),
+            rt.cancel_call("p_none"),
             rt.approve("p_none", by="ana"),
         ):
             with pytest.raises(NotFound, match="Unknown pending ID") as missing:
@@ -286,7 +286,7 @@ async def test_another_result_is_refused_and_told_which_one_counts(
         for doing in (
             rt.submit_result(call.id, "second"),
             rt.submit_error(call.id, "broken"),
-            rt.cancel(call.id),
+            rt.cancel_call(call.id),
         ):
             with pytest.raises(Conflict, match="Not waiting") as conflict:
                 await doing
@@ -372,9 +372,9 @@ async def test_a_cancelled_call_is_told_to_the_model(runtime: MakeRuntime) -> No
     one = starter()
     async with runtime(one) as rt:
         call = await waiting(rt, one)
-        assert (await rt.cancel(call.id, by="ana")).status == "cancelled"
+        assert (await rt.cancel_call(call.id, by="ana")).status == "cancelled"
         with pytest.raises(Conflict, match="cancelled by ana") as conflict:
-            await rt.cancel(call.id)
+            await rt.cancel_call(call.id)
         assert conflict.value.details["status"] == "cancelled"
         with pytest.raises(Conflict):
             await rt.submit_result(call.id, "late")

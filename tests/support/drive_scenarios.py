@@ -271,12 +271,12 @@ class Scenario:
             "question": [
                 partial(rt.respond, call.id, "left" if call.choices else "two", by=by),
                 partial(rt.deny, call.id, by=by),
-                partial(rt.cancel, call.id, by=by),
+                partial(rt.cancel_call, call.id, by=by),
             ],
             "tool": [
                 partial(rt.submit_result, call.id, {"tracking": 7}),
                 partial(rt.submit_error, call.id, "out of stock"),
-                partial(rt.cancel, call.id, by=by),
+                partial(rt.cancel_call, call.id, by=by),
             ],
             "timer": [partial(self._pass_time)],
         }

@@ -8,9 +8,14 @@ import msgspec
 from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding
 from perdure.views.sessions import Result
+from perdure.views.tasks import BackgroundTask
+
+Shown = Result[Any] | PendingCall | BackgroundTask | Mapping[str, Any]
 
 
-def problem_of(shown: Result[Any] | PendingCall | Mapping[str, Any]) -> Finding | None:
+def problem_of(
+    shown: Result[Any] | PendingCall | BackgroundTask | Mapping[str, Any],
+) -> Finding | None:
     """Return the worst finding if it needs an operator; None if there is no such finding."""
     if isinstance(shown, Mapping):
         findings = msgspec.convert(shown.get("findings", ()), tuple[Finding, ...])
@@ -19,7 +24,7 @@ def problem_of(shown: Result[Any] | PendingCall | Mapping[str, Any]) -> Finding 
     return next((item for item in findings if item.severity in ("warning", "error")), None)
 
 
-def code_of(shown: Result[Any] | PendingCall | Mapping[str, Any]) -> str | None:
+def code_of(shown: Shown) -> str | None:
     """Return the code of that finding; None without one."""
     problem = problem_of(shown)
     return None if problem is None else problem.code

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from tests.support.mcp_client import RawClient
 from tests.support.server import Server, run
 
-from perdure import PerdureError, Runtime
+from perdure import PerdureError, Principal, Runtime
 from perdure.background import BackgroundManager
 from perdure.cli.root import cli
 from perdure.core.session.naming import session_stream
@@ -305,7 +305,7 @@ async def see_client(place: Place) -> Description:
     async with place.shop.server.client(token_of("ben")) as client:
         session = (await client.session(place.session).get()).to_json()
         call = place.call and (await client.pending_call(place.call)).to_json()
-        task = place.task and (await client.task(place.task).get()).to_json()
+        task = place.task and (await client.background_task(place.task)).to_json()
     return _description(session, call or None, task or None)
 
 
@@ -373,7 +373,7 @@ async def approve_runtime(place: Place) -> str | None:
     """Approve in Python."""
 
     async def approve(rt: Runtime) -> str | None:
-        return await _code(rt.approve(place.call or "", by="ben", role="approver"))
+        return await _code(rt.acting_as(Principal("ben", "approver")).approve(place.call or ""))
 
     code: str | None = await _with_runtime(place.shop, approve)
     return code

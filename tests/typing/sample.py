@@ -18,6 +18,7 @@ from perdure import (
     tool,
 )
 from perdure.testing import ScriptedModel
+from perdure.views.calls import DecidedCall
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,12 @@ async def decisions_return_the_call(rt: Runtime) -> None:
     """Every decision and submission returns the pending call."""
     async for call in rt.pending(kind="approval"):
         assert_type(call, PendingCall)
-        assert_type(await rt.approve(call.id, by="ann", args={"cents": 1}), PendingCall)
-        assert_type(await rt.deny(call.id, by="ann", reason="no"), PendingCall)
-        assert_type(await rt.respond(call.id, "yes", by="ann"), PendingCall)
-        assert_type(await rt.submit_result(call.id, "done"), PendingCall)
-        assert_type(await rt.submit_error(call.id, "failed"), PendingCall)
-        assert_type(await rt.cancel(call.id), PendingCall)
+        assert_type(await rt.approve(call.id, by="ann", args={"cents": 1}), DecidedCall)
+        assert_type(await rt.deny(call.id, by="ann", reason="no"), DecidedCall)
+        assert_type(await rt.respond(call.id, "yes", by="ann"), DecidedCall)
+        assert_type(await rt.submit_result(call.id, "done"), DecidedCall)
+        assert_type(await rt.submit_error(call.id, "failed"), DecidedCall)
+        assert_type(await rt.cancel_call(call.id), DecidedCall)
 
 
 async def lists_and_streams(rt: Runtime) -> None:

@@ -17,7 +17,7 @@ def service_of(rt: Runtime) -> Service:
 
 def tenant_of(rt: Runtime) -> str | None:
     """Return the tenant that a runtime is scoped to; None if it sees all."""
-    return rt._tenant  # noqa: SLF001
+    return rt._caller.tenant  # noqa: SLF001
 
 
 def is_open(rt: Runtime) -> bool:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 
 from anyio import to_thread
 
-from perdure.app.access import service_of, store_of
 from perdure.app.layouts import SessionFiles
-from perdure.app.runtime import Runtime
 from perdure.app.stores import without_index
 from perdure.core.session.queues import MANY_QUEUES, is_worker, worker_queues
+from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.diagnosis.store import is_damage, is_fine
 from perdure.runtime.doctor.agents import current_agents, store_findings
@@ -22,13 +21,12 @@ from perdure.store.sqlite.inspect import SqliteInspector, sqlite_path
 from perdure.views.health import Health, QueueInfo, WorkerInfo
 
 
-async def health_of(rt: Runtime) -> Health:
+async def health_of(store: Store, agents: Agents) -> Health:
     """Return the findings that need no log of a session at rest, workers and queues.
 
     Raises StoreError.
     """
-    agents = await current_agents(service_of(rt).agents)
-    return await to_thread.run_sync(_health, store_of(rt), agents)
+    return await to_thread.run_sync(_health, store, await current_agents(agents))
 
 
 def _health(store: Store, agents: Mapping[str, ReadyAgent]) -> Health:

@@ -38,6 +38,7 @@ from perdure.app.stores import (
     open_store,
     private_paths,
 )
+from perdure.core.roles import Permit, Principal
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
@@ -50,7 +51,6 @@ from perdure.options import (
 )
 from perdure.runtime.agents.agent import Agent
 from perdure.runtime.agents.agents import Agents
-from perdure.runtime.agents.delegation import check_launch
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.drives import Drives
@@ -58,33 +58,38 @@ from perdure.runtime.engine.heartbeat import BLIND_LEASE_MS, LEASE_MS
 from perdure.runtime.ids import new_id
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
-from perdure.runtime.sessions.decisions import parse_decisions
 from perdure.runtime.sessions.handle import Session
+from perdure.runtime.sessions.listing import SessionFilter
+from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.sessions.task import Task
+from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.tasks.executions.options import check_ro_paths
 from perdure.runtime.tasks.locks.process import Work
 from perdure.runtime.tasks.service import Tasks, task_options
 from perdure.runtime.tasks.session_shell import SessionShell
+from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
 from perdure.store.base import Clock, Store
-from perdure.views.bodies import ApproveBody, DenyBody, RespondBody, ResultIn
-from perdure.views.calls import PendingCall
+from perdure.views.calls import CallOrID, DecidedCall, PendingCall
+from perdure.views.decisions import CallKey, Choice, decision_items
 from perdure.views.events import Event
-from perdure.views.literals import Role
-from perdure.views.sessions import Result
-from perdure.views.values import Content, parse_duration
+from perdure.views.health import AgentInfo, DeliveryDetails, DeliveryInfo, Health, Statistics
+from perdure.views.literals import PendingSort
+from perdure.views.sessions import Result, SessionSummary
+from perdure.views.tasks import BackgroundTask, as_background
+from perdure.views.values import Content, metadata_texts, parse_duration
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 logger = logging.getLogger("perdure")
 
+PAGE: Final = 100  # sessions that a list of summaries reads at a time
 LEASE: Final = "PERDURE_LEASE"  # how long a worker may be silent before another takes over
 
 
@@ -137,7 +142,7 @@ class Runtime:
         lease_ms = LEASE_MS if has_liveness_locks(primary) else BLIND_LEASE_MS
         if os.environ.get(LEASE):
             lease_ms = parse_duration(os.environ[LEASE])
-        self._tenant: str | None = None
+        self._caller = Caller(drives=True)
         self._stack: AsyncExitStack | None = None
         self._opened: list[Runtime] = []  # which of the runtimes on this store is open
         address = complete_address(options.address)
@@ -278,10 +283,28 @@ class Runtime:
 
     def tenant(self, name: str) -> "Runtime":
         """Return this runtime scoped to one tenant; sessions of others are NotFound there."""
+        return self._for(self._caller.in_tenant(check_tenant(name)))
+
+    def acting_as(self, principal: Principal, *, via: str = "python") -> "Runtime":
+        """Return this runtime as one person or program uses it, who is recorded as the actor.
+
+        It sees and does what the role allows, as with a token of a server. `via` is the channel
+        that is recorded, and `by=` may name others only with `on_behalf`.
+        """
+        role = principal.role if principal.on_behalf else None
+        via = check_id(via, "via")
+        caller = Caller(principal, self._caller.tenant, via, drives=True, trusted_role=role)
+        own = principal.tenant
+        return self._for(caller if own is None else caller.in_tenant(own))
+
+    def _for(self, caller: Caller) -> "Runtime":
         scoped = object.__new__(Runtime)
-        scoped.__dict__ = dict(self.__dict__)
-        scoped._tenant = check_tenant(name)
+        scoped.__dict__ = {**self.__dict__, "_caller": caller}
         return scoped
+
+    @property
+    def _verbs(self) -> SessionVerbs:
+        return SessionVerbs(self._service, self._caller)
 
     # --- sessions -----------------------------------------------------------------------------
 
@@ -329,8 +352,7 @@ class Runtime:
             check_deps(resolved, self._resources.deps.value)
         session_id = new_id("s") if id is None else id
         return Session(
-            self._service,
-            self._tenant or "",
+            self._verbs,
             session_id,
             agent=resolved,
             metadata=metadata,
@@ -347,7 +369,8 @@ class Runtime:
         sessions export`. All of them are checked before anything is written. Raises Refused,
         which names the line, or Conflict if a session exists: an import never changes one.
         """
-        report = await self._service.import_lines(await read_lines(lines), self._tenant)
+        self._caller.require(Permit.ADMIN)
+        report = await self._service.import_lines(await read_lines(lines), self._caller.tenant)
         return [session.session_id for session in report.sessions]
 
     async def sessions(
@@ -360,19 +383,32 @@ class Runtime:
         search: str | None = None,
     ) -> AsyncIterator[Result[Any]]:
         """Yield the sessions as they stand; `search` looks in ids and first messages."""
-        async for entry in self._service.sessions(self._tenant, damaged=True):
-            record = entry.record
-            if (agent is not None and record.agent != agent) or (
-                parent is not None and record.parent != parent
-            ):
-                continue
-            if any(record.metadata.get(k) != v for k, v in (metadata or {}).items()):
-                continue
-            if search and search.lower() not in f"{record.id} {record.title}".lower():
-                continue
-            result = await self._service.listed_result(entry)
-            if state is None or result.state == state:
-                yield result
+        async for result in self._verbs.all(
+            SessionFilter(None, state, agent, parent, metadata_texts(metadata), search)
+        ):
+            yield result
+
+    async def summaries(
+        self,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        parent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        search: str | None = None,
+    ) -> AsyncIterator[SessionSummary]:
+        """Yield summaries of sessions, the last changed first; no log is read.
+
+        They have turns, usage and what each waits for, without output and todos.
+        """
+        chosen = SessionFilter(None, state, agent, parent, metadata_texts(metadata), search)
+        after: str | None = None
+        while True:
+            summaries, after = await self._verbs.recent(chosen, after, PAGE)
+            for summary in summaries:
+                yield summary
+            if after is None:
+                return
 
     async def stream(
         self,
@@ -382,9 +418,29 @@ class Runtime:
         types: Collection[str] = (),
     ) -> AsyncIterator[Event]:
         """Yield events as they are recorded, from now or after an `Event.pos`; drives nothing."""
+        self._caller.require(Permit.READ)
         feed = self._service.feed
-        async for event in feed.follow(self._tenant, session_id=session, after=after, types=types):
+        async for event in feed.follow(
+            self._caller.tenant, session_id=session, after=after, types=types
+        ):
             yield event
+
+    # --- pending calls ------------------------------------------------------------------------
+
+    async def statistics(self, hours: int = 24) -> Statistics:
+        """Return how many calls were made, settled and expired per hour, and how fast."""
+        return await self._verbs.calls.statistics(hours)
+
+    async def doctor(self) -> Health:
+        """Return the checks of the store that read no logs, its workers and queues."""
+        from perdure.app.health import health_of
+
+        self._caller.require_all_tenants()
+        return await health_of(self._resources.store, self._service.agents)
+
+    async def agents(self) -> list[AgentInfo]:
+        """Return the agents with their tools."""
+        return list(self._verbs.agents())
 
     # --- pending calls ------------------------------------------------------------------------
 
@@ -395,95 +451,101 @@ class Runtime:
         kind: str | None = None,
         tool: str | None = None,
         status: str | None = None,
+        sort: PendingSort = "age",
     ) -> AsyncIterator[PendingCall]:
         """Yield open pending calls; `status` may also be an end status, or "all"."""
-        async for call in self._verbs().calls.all(status, session):
-            if kind in (None, call.kind) and tool in (None, call.tool):
-                yield call
+        chosen = PendingFilter(status, kind=kind, tool=tool, session_id=session)
+        async for call in self._verbs.calls.all(chosen, sort):
+            yield call
 
-    def _verbs(self, role: Role | None = None) -> SessionVerbs:
-        """Return the verbs of this program, which says who acts, and under which role."""
-        return SessionVerbs(self._service, Caller(tenant=self._tenant, trusted_role=role))
+    async def pending_call(self, pending_id: str) -> PendingCall:
+        """Return one pending call, open or settled. Raises NotFound."""
+        return await self._verbs.calls.get(pending_id)
 
-    async def approve(  # noqa: PLR0913 - keyword options of a decision
+    async def approve(
         self,
-        pending_id: str,
+        call: CallOrID,
         *,
-        by: str,
+        by: str | None = None,
         args: Mapping[str, Any] | None = None,
         note: str | None = None,
         remember: bool | str = False,
         all_tools: bool = False,
-        role: Role | None = None,
-    ) -> PendingCall:
+    ) -> DecidedCall:
         """Approve exactly the stored call, with `args` merged over its arguments.
 
         With `remember` the same call needs no approval again in its session; a rule such as
         `"shell:cmd=ls*"` covers more calls, and one for every tool needs `all_tools`. See
-        `Session.permissions`. `role` is the role of the approver, for tools with `approvers`.
+        `Session.permissions`.
         """
-        body = ApproveBody(args=args, note=note, remember=remember, all_tools=all_tools, by=by)
-        return (await self._verbs(role).calls.approve(pending_id, body)).call
+        options: Any = {"note": note, "remember": remember, "all_tools": all_tools}
+        return await self._verbs.calls.approve(call, by=by, args=args, **options)
 
     async def deny(
         self,
-        pending_id: str,
+        call: CallOrID,
         *,
-        by: str,
+        by: str | None = None,
         reason: str | None = None,
         remember: bool | str = False,
         all_tools: bool = False,
-        role: Role | None = None,
-    ) -> PendingCall:
+    ) -> DecidedCall:
         """Deny a call; the model gets the reason. With `remember`, such calls stay denied."""
-        body = DenyBody(reason=reason, remember=remember, all_tools=all_tools, by=by)
-        return (await self._verbs(role).calls.deny(pending_id, body)).call
+        options: Any = {"remember": remember, "all_tools": all_tools}
+        return await self._verbs.calls.deny(call, by=by, reason=reason, **options)
 
-    async def respond(
-        self, pending_id: str, output: Any, *, by: str, role: Role | None = None
-    ) -> PendingCall:
+    async def respond(self, call: CallOrID, output: Any, *, by: str | None = None) -> DecidedCall:
         """Answer a question with a JSON value, or give an output instead of running a call.
 
         Raises Refused ANSWER_INVALID if it does not fit the question's choices or schema.
         """
-        body = RespondBody(output=output, by=by)
-        return (await self._verbs(role).calls.respond(pending_id, body)).call
+        return await self._verbs.calls.respond(call, output, by=by)
 
     async def decide(
-        self, decisions: Sequence[Mapping[str, Any]], *, by: str, role: Role | None = None
-    ) -> list[PendingCall]:
+        self, decisions: Mapping[CallKey, Choice], *, by: str | None = None
+    ) -> list[DecidedCall]:
         """Decide about several calls in one commit: about all of them, or about none.
 
-        Each is `{"pendingID": …, "decision": "approve" | "edit" | "deny" | "respond"}` with the
-        fields of that decision: `args`, `note`, `reason`, `output`, `remember`, `allTools`.
+        Each call, or its id, has `"approve"` or `"deny"`, or the fields of a decision:
+        `{"decision": "edit", "args": …}`.
         """
-        outcomes = await self._verbs(role).calls.decide(parse_decisions(decisions), by)
-        return [settled.call for settled in outcomes]
+        return list(await self._verbs.calls.decide(decision_items(decisions), by))
 
     async def submit_result(
         self,
-        pending_id: str,
+        call: CallOrID,
         output: Any,
         *,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
-    ) -> PendingCall:
+    ) -> DecidedCall:
         """Submit the result of a deferred call: text or any other JSON value."""
-        result = ResultIn(output=output, title=title, metadata=metadata)
-        return (await self._verbs().calls.submit_result(pending_id, result, by)).call
+        options: Any = {"title": title, "metadata": metadata, "by": by}
+        return await self._verbs.calls.submit_result(call, output, **options)
 
     async def submit_error(
-        self, pending_id: str, error: str, *, by: str | None = None
-    ) -> PendingCall:
+        self, call: CallOrID, error: str, *, by: str | None = None
+    ) -> DecidedCall:
         """Submit the error of a deferred call."""
-        return (await self._verbs().calls.submit_error(pending_id, error, by)).call
+        return await self._verbs.calls.submit_error(call, error, by=by)
 
-    async def cancel(self, pending_id: str, *, by: str | None = None) -> PendingCall:
+    async def cancel_call(self, call: CallOrID, *, by: str | None = None) -> DecidedCall:
         """Cancel one pending call; the model gets an error."""
-        return (await self._verbs().calls.cancel(pending_id, by)).call
+        return await self._verbs.calls.cancel_call(call, by=by)
 
-    # --- background agents --------------------------------------------------------------------
+    # --- tasks and deliveries -----------------------------------------------------------------
+
+    @property
+    def tasks(self) -> AnyTaskVerbs:
+        """Tasks of every kind: `rt.tasks(parent=…)` yields them, newest first."""
+        return AnyTaskVerbs(self._service, self._caller)
+
+    @property
+    def sandbox_tasks(self) -> TaskVerbs:
+        """Tasks with a workspace: their commands, files, logs and checkpoints; for operators."""
+        self._caller.require(Permit.OPERATE)
+        return TaskVerbs(self._service.tasks, self._caller.tenant)
 
     async def spawn(
         self,
@@ -493,36 +555,49 @@ class Runtime:
         parent: str | None = None,
         description: str | None = None,
         key: str | None = None,
-    ) -> Task:
+    ) -> BackgroundTask:
         """Launch an agent in the background and return its task; nothing is driven here.
 
         `parent` is the session that is notified of its end. The same key again, within its
         parent, returns the task that exists.
         """
         name = self._service.agents.add(agent).name if isinstance(agent, Agent) else agent
-        check_launch({"agent": name, "prompt": prompt})
-        content = await self._service.store_content(prompt)
-        record, _ = await self._service.background.launch(
-            self._tenant or "",
-            str(name),
-            content,
-            parent=parent,
-            description=description,
-            key=None if key is None else check_id(key, "key"),
-        )
-        return Task.of(self._service, record)
+        options: Any = {"parent": parent, "description": description, "key": key}
+        return await self.tasks.spawn(name, prompt, **options)
 
-    def task(self, id: str) -> Task:  # noqa: A002 - the field's name in all APIs
-        """Return the handle of a background task; nothing is read."""
-        return Task(self._service, self._tenant or "", id)
+    async def background_task(self, id: str) -> BackgroundTask:  # noqa: A002 - as in all APIs
+        """Return the task of a background agent as it stands. Raises NotFound."""
+        return as_background(await self.tasks.get(id))
 
-    async def tasks(
+    async def background_tasks(
         self, *, parent: str | None = None, status: str | None = None
-    ) -> AsyncIterator[Task]:
-        """Yield the background tasks that were not cleared."""
-        records = self._service.background.tasks(self._tenant, parent=parent, status=status)
-        async for record in records:
-            yield Task.of(self._service, record)
+    ) -> AsyncIterator[BackgroundTask]:
+        """Yield the background agents that were not cleared, newest first."""
+        async for task in self.tasks(kind="background", parent=parent, status=status):
+            yield as_background(task)
+
+    async def deliveries(
+        self, *, status: str | None = None, session: str | None = None
+    ) -> AsyncIterator[DeliveryInfo]:
+        """Yield the webhook deliveries in the store, oldest first."""
+        self._caller.require(Permit.READ)
+        deliveries = self._service.deliveries
+        for delivery in await deliveries.ordered(self._caller.tenant, status, session):
+            yield await deliveries.view(delivery)
+
+    async def delivery(self, delivery_id: str) -> DeliveryDetails:
+        """Return one delivery with its body and the log of its attempts. Raises NotFound."""
+        self._caller.require(Permit.READ)
+        return await self._service.deliveries.details(delivery_id, self._caller.tenant)
+
+    async def redeliver(self, delivery_id: str, *, by: str | None = None) -> DeliveryInfo:
+        """Deliver again, under the same id, as soon as a worker can."""
+        self._caller.require(Permit.ADMIN)
+        deliveries, tenant = self._service.deliveries, self._caller.tenant
+        actor = self._caller.actor(by)
+        return await deliveries.view(
+            await deliveries.redeliver(delivery_id, by=actor, tenant=tenant)
+        )
 
     # --- working ------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class BackgroundManager:
     ) -> dict[str, Any]:
         """Launch an agent and return at once."""
         task = await self._rt.spawn(agent, prompt, parent=self._parent, description=description)
-        return task_answer(await task.record(), agent=agent)
+        return task_answer(await self._task(task.id), agent=agent)
 
     async def background_output(
         self,

@@ -1,37 +1,28 @@
 """Client of a server, with the verbs of a Runtime."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 import httpx2
 
-from perdure.client.connection import (
-    HttpConnection,
-    TenantConnection,
-    page_path,
-    url_path,
-    without_none,
-)
+from perdure.client.calls import RemoteCalls
+from perdure.client.connection import HttpConnection, TenantConnection, url_path
 from perdure.client.events import StreamPosition, follow
+from perdure.client.sandbox_tasks import RemoteSandboxTasks
 from perdure.client.session import Json, RemoteSession, new_session_id
-from perdure.client.tasks import RemoteTask, RemoteTasks
+from perdure.client.tasks import RemoteTasks
 from perdure.views import health
-from perdure.views.calls import PendingCall, PendingPage
+from perdure.views.calls import CallOrID, DecidedCall, PendingCall
+from perdure.views.decisions import CallKey, Choice
 from perdure.views.events import Delta, Event
-from perdure.views.sessions import (
-    DecidedCall,
-    DecidedCalls,
-    Result,
-    SessionPage,
-    SessionSummary,
-    SubmittedResult,
-    SummaryPage,
-)
+from perdure.views.literals import PendingSort
+from perdure.views.sessions import Result, SessionPage, SessionSummary, SummaryPage
+from perdure.views.tasks import BackgroundTask, as_background
+from perdure.views.values import Content, metadata_texts
 
 R = TypeVar("R")
-P = TypeVar("P", SessionPage, SummaryPage, PendingPage, health.DeliveryPage)
 
 PATIENCE_S: Final = 30.0  # enough for a restart of the server
 
@@ -40,7 +31,8 @@ class Client:
     """Client of the server at a URL. Open it with `async with`, or run a function with `run_sync`.
 
     A request without a response is repeated for `patience` seconds if that is safe: reads,
-    messages (each has a key), decisions and results (repeating them changes nothing).
+    messages (each has a key), decisions and results (repeating them changes nothing). `by` is the
+    person for whom it acts, if the token may name one.
     """
 
     def __init__(
@@ -49,11 +41,13 @@ class Client:
         token: str | None = None,
         *,
         tenant: str | None = None,
+        by: str | None = None,
         patience: float = PATIENCE_S,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._connection = HttpConnection(url, token, patience, transport)
         self._tenant = TenantConnection(self._connection, tenant)
+        self._by = by
 
     def __repr__(self) -> str:
         return f"Client({self._connection.url!r})"
@@ -84,6 +78,7 @@ class Client:
         scoped = object.__new__(Client)
         scoped._connection = self._connection
         scoped._tenant = TenantConnection(self._connection, name)
+        scoped._by = self._by
         return scoped
 
     # --- sessions -----------------------------------------------------------------------------
@@ -102,7 +97,7 @@ class Client:
         """
         session_id = new_session_id() if id is None else id
         tenant = self._tenant.tenant
-        return RemoteSession(self._connection, tenant, session_id, agent, metadata, queue)
+        return RemoteSession(self._connection, tenant, session_id, agent, metadata, queue, self._by)
 
     async def sessions(
         self,
@@ -110,15 +105,15 @@ class Client:
         state: str | None = None,
         agent: str | None = None,
         parent: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         search: str | None = None,
     ) -> AsyncIterator[Result]:
         """Iterate over sessions by id, with their current state."""
         filters = {"state": state, "agent": agent, "parent": parent, "q": search}
         params = {**filters, **_metadata_params(metadata)}
-        async for page in self._pages("/sessions", SessionPage, params):
+        async for page in self._tenant.pages("/sessions", SessionPage, params):
             for session in page.sessions:
-                yield session
+                yield self._calls.bound(session)
 
     async def summaries(
         self,
@@ -126,7 +121,7 @@ class Client:
         state: str | None = None,
         agent: str | None = None,
         parent: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         search: str | None = None,
     ) -> AsyncIterator[SessionSummary]:
         """Iterate over summaries of sessions, the last changed first.
@@ -135,7 +130,7 @@ class Client:
         """
         filters = {"state": state, "agent": agent, "parent": parent, "q": search}
         params = {**filters, **_metadata_params(metadata), "sort": "updated"}
-        async for page in self._pages("/sessions", SummaryPage, params):
+        async for page in self._tenant.pages("/sessions", SummaryPage, params):
             for session in page.sessions:
                 yield session
 
@@ -168,29 +163,39 @@ class Client:
     @property
     def tasks(self) -> RemoteTasks:
         """Tasks of every kind: `client.tasks(parent=…)` iterates over them, newest first."""
-        return RemoteTasks(self._connection, self._tenant.tenant)
+        return RemoteTasks(self._tenant, self._by)
 
-    def task(self, id: str) -> RemoteTask:  # noqa: A002 - the word that users know
-        """Return the handle of a background agent, without a request."""
-        return RemoteTask(self.tasks, id)
+    @property
+    def sandbox_tasks(self) -> RemoteSandboxTasks:
+        """Tasks with a workspace: their commands, files, logs and checkpoints."""
+        return RemoteSandboxTasks(self._tenant)
 
     async def spawn(
         self,
         agent: str,
-        prompt: Any,
+        prompt: Content,
         *,
         parent: str | None = None,
         description: str | None = None,
         key: str | None = None,
-    ) -> RemoteTask:
+    ) -> BackgroundTask:
         """Launch an agent in the background; the same key again returns the same task.
 
         `parent` is the session that is notified of its end.
         """
-        launched = await self.tasks.spawn(
-            agent, prompt, parent=parent, description=description, key=key
-        )
-        return self.task(launched.id)
+        options: Any = {"parent": parent, "description": description, "key": key}
+        return await self.tasks.spawn(agent, prompt, **options)
+
+    async def background_task(self, id: str) -> BackgroundTask:  # noqa: A002 - as in all APIs
+        """Return the task of a background agent as it stands. Raises NotFound."""
+        return as_background(await self.tasks.get(id))
+
+    async def background_tasks(
+        self, *, parent: str | None = None, status: str | None = None
+    ) -> AsyncIterator[BackgroundTask]:
+        """Iterate over the background agents that were not cleared, newest first."""
+        async for task in self.tasks(kind="background", parent=parent, status=status):
+            yield as_background(task)
 
     # --- pending calls ------------------------------------------------------------------------
 
@@ -201,100 +206,87 @@ class Client:
         kind: str | None = None,
         tool: str | None = None,
         status: str | None = None,
-        sort: Literal["age", "expires", "newest"] | None = None,
+        sort: PendingSort = "age",
     ) -> AsyncIterator[PendingCall]:
         """Iterate over open calls; `status` may also be that of settled calls, or "all"."""
         params = {"sessionID": session, "kind": kind, "tool": tool, "status": status, "sort": sort}
-        async for page in self._pages("/pending", PendingPage, params):
-            for call in page.pending:
-                yield call
+        async for call in self._calls.pages(params):
+            yield call
 
     async def pending_call(self, pending_id: str) -> PendingCall:
         """Return one pending call, open or settled. Raises NotFound."""
-        return await self._tenant.read("GET", page_path("pending", pending_id), PendingCall)
+        return await self._calls.get(pending_id)
 
     async def approve(
         self,
-        pending_id: str,
+        call: CallOrID,
         *,
         by: str | None = None,
         args: Mapping[str, Any] | None = None,
         note: str | None = None,
-        remember: bool | str | None = None,
-        all_tools: bool | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
     ) -> DecidedCall:
         """Approve a call: exactly the stored call runs, with `args` merged over its arguments.
 
         A rule in `remember` that covers every tool needs `all_tools`.
         """
-        fields = {"by": by, "args": args, "note": note, "remember": remember}
-        return await self._decide(pending_id, "approve", **fields, allTools=all_tools)
+        options: Any = {"note": note, "remember": remember, "all_tools": all_tools}
+        return await self._calls.approve(call, by=by, args=args, **options)
 
     async def deny(
         self,
-        pending_id: str,
+        call: CallOrID,
         *,
         by: str | None = None,
         reason: str | None = None,
-        remember: bool | str | None = None,
-        all_tools: bool | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
     ) -> DecidedCall:
         """Deny a call: it does not run, and the model gets the reason."""
-        fields = {"by": by, "reason": reason, "remember": remember, "allTools": all_tools}
-        return await self._decide(pending_id, "deny", **fields)
+        options: Any = {"remember": remember, "all_tools": all_tools}
+        return await self._calls.deny(call, by=by, reason=reason, **options)
 
-    async def respond(self, pending_id: str, output: Any, *, by: str | None = None) -> DecidedCall:
+    async def respond(self, call: CallOrID, output: Any, *, by: str | None = None) -> DecidedCall:
         """Answer a question with any JSON, or give an output instead of running a call."""
-        path = url_path("pending", pending_id, "respond")
-        body = {"output": output, **without_none({"by": by})}
-        return await self._tenant.read("POST", path, DecidedCall, body=body, repeatable=True)
+        return await self._calls.respond(call, output, by=by)
 
     async def decide(
-        self, decisions: Sequence[Mapping[str, Any]], *, by: str | None = None
+        self, decisions: Mapping[CallKey, Choice], *, by: str | None = None
     ) -> list[DecidedCall]:
-        """Decide about several calls in one commit, about all or none; returns the calls.
+        """Decide about several calls in one commit: about all of them, or about none.
 
-        Each is `{"pendingID": …, "decision": "approve" | "edit" | "deny" | "respond"}` with the
-        fields of that decision.
+        Each call, or its id, has `"approve"` or `"deny"`, or the fields of a decision:
+        `{"decision": "edit", "args": …}`.
         """
-        body = without_none({"decisions": list(decisions), "by": by})
-        options: Json = {"body": body, "repeatable": True}
-        decided = await self._tenant.read("POST", "/decisions", DecidedCalls, **options)
-        return list(decided.decisions)
+        return await self._calls.decide(decisions, by=by)
 
     async def submit_result(
         self,
-        pending_id: str,
+        call: CallOrID,
         output: Any,
         *,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         by: str | None = None,
-    ) -> SubmittedResult:
+    ) -> DecidedCall:
         """Submit the result of a deferred call: text or any other JSON value."""
-        result = {"output": output, **without_none({"title": title, "metadata": metadata})}
-        body = without_none({"pendingID": pending_id, "result": result, "by": by})
-        return await self._submit("result", body)
+        options: Any = {"title": title, "metadata": metadata, "by": by}
+        return await self._calls.submit_result(call, output, **options)
 
     async def submit_error(
-        self, pending_id: str, error: str, *, by: str | None = None
-    ) -> SubmittedResult:
+        self, call: CallOrID, error: str, *, by: str | None = None
+    ) -> DecidedCall:
         """Submit the error of a deferred call."""
-        body = without_none({"pendingID": pending_id, "error": error, "by": by})
-        return await self._submit("error", body)
+        return await self._calls.submit_error(call, error, by=by)
 
-    async def cancel(self, pending_id: str, *, by: str | None = None) -> DecidedCall:
+    async def cancel_call(self, call: CallOrID, *, by: str | None = None) -> DecidedCall:
         """Cancel one pending call; the model is informed."""
-        path = url_path("async-tool", "pending", pending_id)
-        return await self._tenant.read("DELETE", path, DecidedCall, {"by": by})
+        return await self._calls.cancel_call(call, by=by)
 
-    async def _decide(self, pending_id: str, verb: str, **fields: Any) -> DecidedCall:
-        path, body = url_path("pending", pending_id, verb), without_none(fields)
-        return await self._tenant.read("POST", path, DecidedCall, body=body, repeatable=True)
-
-    async def _submit(self, kind: str, body: Json) -> SubmittedResult:
-        options: Json = {"body": body, "repeatable": True}
-        return await self._tenant.read("POST", f"/async-tool/{kind}", SubmittedResult, **options)
+    @property
+    def _calls(self) -> RemoteCalls:
+        return RemoteCalls(self._tenant, self._by)
 
     # --- agents and deliveries ----------------------------------------------------------------
 
@@ -307,7 +299,7 @@ class Client:
     ) -> AsyncIterator[health.DeliveryInfo]:
         """Iterate over webhook deliveries."""
         params = {"status": status, "sessionID": session}
-        async for page in self._pages("/deliveries", health.DeliveryPage, params):
+        async for page in self._tenant.pages("/deliveries", health.DeliveryPage, params):
             for delivery in page.deliveries:
                 yield delivery
 
@@ -316,20 +308,11 @@ class Client:
         path = url_path("deliveries", delivery_id)
         return await self._tenant.read("GET", path, health.DeliveryDetails)
 
-    async def redeliver(self, delivery_id: str) -> health.DeliveryInfo:
+    async def redeliver(self, delivery_id: str, *, by: str | None = None) -> health.DeliveryInfo:
         """Deliver again, under the same id, as soon as a worker can."""
-        path = url_path("deliveries", delivery_id, "redeliver")
-        return await self._tenant.read("POST", path, health.DeliveryInfo)
-
-    async def _pages(self, path: str, kind: type[P], params: Mapping[str, Any]) -> AsyncIterator[P]:
-        cursor: str | None = None
-        while True:
-            page = await self._tenant.read("GET", path, kind, {**params, "cursor": cursor})
-            yield page
-            cursor = page.next
-            if cursor is None:
-                return
+        path, params = url_path("deliveries", delivery_id, "redeliver"), {"by": by or self._by}
+        return await self._tenant.read("POST", path, health.DeliveryInfo, params)
 
 
-def _metadata_params(metadata: Mapping[str, str] | None) -> Json:
-    return {f"metadata.{name}": value for name, value in (metadata or {}).items()}
+def _metadata_params(metadata: Mapping[str, Any] | None) -> Json:
+    return {f"metadata.{name}": value for name, value in metadata_texts(metadata).items()}

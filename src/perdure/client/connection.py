@@ -14,8 +14,12 @@ from anyio import to_thread
 
 from perdure.client.errors import UNAVAILABLE_STATUSES, response_error, response_lost, unreachable
 from perdure.errors import ConfigError, Corrupt, PerdureError, StoreError
+from perdure.views.calls import PendingPage
+from perdure.views.health import DeliveryPage
+from perdure.views.sessions import SessionPage, SummaryPage
 
 T = TypeVar("T")
+P = TypeVar("P", SessionPage, SummaryPage, PendingPage, DeliveryPage)
 
 RESPONSE_S: Final = 30.0  # how long a response may take, beyond the wait that was requested
 CONNECT_S: Final = 5.0
@@ -239,6 +243,16 @@ class TenantConnection:
         """Return the view in the response to a request. Raises the server's error."""
         response = await self.send(method, path, params, **options)
         return self.connection.decode(response.content, kind)
+
+    async def pages(self, path: str, kind: type[P], params: Mapping[str, Any]) -> AsyncIterator[P]:
+        """Yield the pages of a list."""
+        cursor: str | None = None
+        while True:
+            page = await self.read("GET", path, kind, {**params, "cursor": cursor})
+            yield page
+            cursor = page.next
+            if cursor is None:
+                return
 
     async def send(
         self, method: str, path: str, params: Mapping[str, Any] | None = None, **options: Any

@@ -1,13 +1,14 @@
 """Handle on one session of a server, with the verbs of a local Session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
 import anyio
 
+from perdure.client.calls import RemoteCalls
 from perdure.client.connection import (
     HttpConnection,
     HttpResponse,
@@ -18,17 +19,26 @@ from perdure.client.connection import (
 )
 from perdure.client.events import StreamPosition, follow
 from perdure.errors import ModelError, NotFound, StoreError
+from perdure.views.calls import PendingCall
+from perdure.views.decisions import (
+    RESULTS_EXAMPLE,
+    CallKey,
+    Choice,
+    checked_calls,
+    not_both,
+)
 from perdure.views.events import Delta, Event, EventPage
 from perdure.views.sessions import (
+    DeletedSession,
     MessageList,
     PausedState,
     Permission,
     PermissionList,
     Result,
 )
+from perdure.views.values import Duration, Message, content_json, parse_duration
 
 Json = dict[str, Any]
-Content = str | Sequence[Mapping[str, Any]]  # text, or parts as in the JSON shape of content
 Origin = tuple[str | None, str | None]  # key and author of a message
 Item = Event | Delta | Result
 
@@ -50,6 +60,7 @@ class RemoteSession:
     agent: str | None = None
     metadata: Mapping[str, Any] | None = None
     queue: str | None = None
+    by: str | None = None  # for whom it acts, unless a verb says so
 
     def __repr__(self) -> str:
         return f"RemoteSession({self.id!r})"
@@ -58,25 +69,29 @@ class RemoteSession:
 
     async def run(
         self,
-        message: Content | None = None,
+        message: Message | None = None,
         *,
         key: str | None = None,
         by: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - bounds the caller's wait, not the run
+        results: Mapping[CallKey, Any] | None = None,
+        decisions: Mapping[CallKey, Choice] | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - bounds the caller's wait, not the run
     ) -> Result:
-        """Send a message, if there is one, and return the session once it is parked.
+        """Send a message or settle calls, if there are any, and return the parked session.
 
-        After `timeout` seconds it is returned as it is, and the run continues. Without a message
-        the session is resumed, also after its run failed. `by` is the author of the message, if the
-        token may name one.
+        After `timeout` it is returned as it is, and the run continues. Without a message the
+        session is resumed, also after its run failed. `by` is the author of the message, if the
+        token may name one. `decisions` are recorded in one commit, `results` before them and one
+        after the other.
         """
-        limit = float("inf") if timeout is None else timeout
+        await self._settle(message, key, by, results, decisions)
+        limit = float("inf") if timeout is None else parse_duration(timeout) / 1000
         until = anyio.current_time() + limit
         started = await self._start(message, (key, by), min(LONGEST_WAIT_S, limit))
         return started or await self._wait_until_parked(until)
 
     async def send(
-        self, message: Content, *, key: str | None = None, by: str | None = None
+        self, message: Message, *, key: str | None = None, by: str | None = None
     ) -> Result:
         """Record a message and wake the session; returns the session as it is then."""
         return self._result(await self._send_message(message, (key, by), 0))
@@ -86,7 +101,13 @@ class RemoteSession:
         return self._result(await self._post("resume", {}))
 
     async def stream(
-        self, message: Content | None = None, *, key: str | None = None, by: str | None = None
+        self,
+        message: Message | None = None,
+        *,
+        key: str | None = None,
+        by: str | None = None,
+        results: Mapping[CallKey, Any] | None = None,
+        decisions: Mapping[CallKey, Choice] | None = None,
     ) -> AsyncIterator[Item]:
         """Run, and yield events and deltas as they come, the session last.
 
@@ -97,6 +118,7 @@ class RemoteSession:
             seq = (await self.get()).seq
         except NotFound:
             seq = 0
+        await self._settle(message, key, by, results, decisions)
         started = await self._start(message, (key, by), 0)
         items: asyncio.Queue[Item | Exception] = asyncio.Queue()
         # Not in a task group: a generator that is left early may be closed by another asyncio task.
@@ -109,10 +131,28 @@ class RemoteSession:
             reader.cancel()
             waiter.cancel()
 
+    async def _settle(
+        self,
+        message: Message | None,
+        key: str | None,
+        by: str | None,
+        results: Mapping[CallKey, Any] | None,
+        decisions: Mapping[CallKey, Choice] | None,
+    ) -> None:
+        """Settle the calls that a run settles first."""
+        settles = bool(results or decisions)
+        if settles and (message is not None or key is not None):
+            raise not_both()
+        outputs = checked_calls("results", results or {}, RESULTS_EXAMPLE)
+        for call, output in outputs.items():
+            await self.calls.submit_result(call, output, by=by)
+        if decisions:
+            await self.calls.decide(decisions, by=by)
+
     async def _last(self, started: Result | None) -> AsyncIterator[Item]:
         yield started or await self._wait_until_parked(float("inf"))
 
-    async def _start(self, message: Content | None, origin: Origin, wait_s: float) -> Result | None:
+    async def _start(self, message: Message | None, origin: Origin, wait_s: float) -> Result | None:
         """Send a message or resume; return the session if it is parked."""
         try:
             if message is not None:
@@ -127,13 +167,14 @@ class RemoteSession:
         session = self._result(response)
         return session if response.status in (200, 201) and _is_parked(session) else None
 
-    async def _send_message(self, message: Content, origin: Origin, wait_s: float) -> HttpResponse:
+    async def _send_message(self, message: Message, origin: Origin, wait_s: float) -> HttpResponse:
         """Send a message with a key, so that sending it again records nothing."""
-        key, more = origin[0] or _new_key(), {"by": origin[1], "wait": wait_s or None}
+        content = content_json(message)
+        key, more = origin[0] or _new_key(), {"by": origin[1] or self.by, "wait": wait_s or None}
         if self.agent is None:
-            body = without_none({"content": message, **more})
+            body = without_none({"content": content, **more})
             return await self._post("messages", body, key=key, wait_s=wait_s)
-        new_session: Json = {"agent": self.agent, "sessionID": self.id, "message": message}
+        new_session: Json = {"agent": self.agent, "sessionID": self.id, "message": content}
         new_session |= {"metadata": self.metadata, "queue": self.queue, **more}
         options: Json = {"body": without_none(new_session), "key": key, "wait_s": wait_s}
         return await self._tenant.send("POST", "/sessions", **options)
@@ -155,7 +196,7 @@ class RemoteSession:
 
     async def get(self) -> Result:
         """Return the session with its current state. Raises NotFound."""
-        return await self._tenant.read("GET", page_path("sessions", self.id), Result)
+        return self._result(await self._tenant.send("GET", page_path("sessions", self.id)))
 
     async def events(self, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """Return the events after a seq, oldest first; all of them unless there is a limit."""
@@ -176,7 +217,8 @@ class RemoteSession:
 
     async def state(self) -> PausedState:
         """Return the states of its paused runs, its open calls, and the age of the pause."""
-        return await self._tenant.read("GET", self._path("state"), PausedState)
+        paused = await self._tenant.read("GET", self._path("state"), PausedState)
+        return self.calls.bound(paused)
 
     async def permissions(self) -> list[Permission]:
         """Return the permissions that approvals with `remember` gave for the rest of it."""
@@ -192,11 +234,23 @@ class RemoteSession:
         position = StreamPosition("seq", after)
         return follow(self.connection, self._path("events"), params, Event, position)
 
+    async def pending(self) -> AsyncIterator[PendingCall]:
+        """Iterate over its open calls, the oldest first."""
+        async for call in self.calls.pages({"sessionID": self.id}):
+            yield call
+
     # --- commands -----------------------------------------------------------------------------
 
-    async def cancel(self, *, by: str | None = None, reason: str | None = None) -> Result:
-        """Cancel the run: once this returns, no call of it is recorded as started any more."""
-        body = without_none({"by": by, "reason": reason})
+    async def cancel(
+        self, *, by: str | None = None, reason: str | None = None, keep_children: bool = False
+    ) -> Result:
+        """Cancel the run: once this returns, no call of it is recorded as started any more.
+
+        Its background agents are cancelled too, unless `keep_children` is set.
+        """
+        body = without_none({"by": by or self.by, "reason": reason})
+        if keep_children:
+            body["keepChildren"] = True
         return self._result(await self._post("cancel", body))
 
     async def compact(
@@ -211,7 +265,12 @@ class RemoteSession:
         Returns the session with its summary; its `compaction` is not None if there is no worker
         to do it. Raises Conflict while a run or a call is in progress, ModelError if it failed.
         """
-        fields = {"keep": keep, "instructions": instructions, "by": by, "wait": LONGEST_WAIT_S}
+        fields = {
+            "keep": keep,
+            "instructions": instructions,
+            "by": by or self.by,
+            "wait": LONGEST_WAIT_S,
+        }
         session = self._result(
             await self._post("compact", without_none(fields), wait_s=LONGEST_WAIT_S)
         )
@@ -231,23 +290,23 @@ class RemoteSession:
     async def set_metadata(self, changes: Mapping[str, Any]) -> Result:
         """Change metadata; None removes a key."""
         path, body = url_path("sessions", self.id), {"metadata": dict(changes)}
-        return await self._tenant.read("PATCH", path, Result, body=body)
+        return self._result(await self._tenant.send("PATCH", path, body=body))
 
     async def revoke(self, number: int, *, by: str | None = None) -> list[Permission]:
         """Revoke a permission: its calls need approval again. Returns the remaining ones."""
         path = self._path("permissions", str(number))
-        page = await self._tenant.read("DELETE", path, PermissionList, {"by": by})
+        page = await self._tenant.read("DELETE", path, PermissionList, {"by": by or self.by})
         return list(page.permissions)
 
     async def fork(self, *, at: int | None = None, id: str | None = None) -> "RemoteSession":  # noqa: A002 - the word that users know
         """Copy the session up to an event into a new session; no effect runs again."""
         body = without_none({"sessionID": id or new_session_id(), "at": at})
         session = self._result(await self._post("fork", body))
-        return RemoteSession(self.connection, self.tenant, session.session_id)
+        return RemoteSession(self.connection, self.tenant, session.session_id, by=self.by)
 
-    async def delete(self) -> None:
+    async def delete(self) -> DeletedSession:
         """Delete the session and everything that finds it."""
-        await self._tenant.send("DELETE", url_path("sessions", self.id))
+        return await self._tenant.read("DELETE", url_path("sessions", self.id), DeletedSession)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -255,8 +314,13 @@ class RemoteSession:
     def _tenant(self) -> TenantConnection:
         return TenantConnection(self.connection, self.tenant)
 
+    @property
+    def calls(self) -> RemoteCalls:
+        """Pending calls of its tenant."""
+        return RemoteCalls(self._tenant, self.by)
+
     def _result(self, response: HttpResponse) -> Result:
-        return self.connection.decode(response.content, Result)
+        return self.calls.bound(self.connection.decode(response.content, Result))
 
     def _path(self, *parts: str) -> str:
         return url_path("sessions", self.id, *parts)

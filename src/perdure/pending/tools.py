@@ -23,6 +23,8 @@ from perdure.runtime.ids import new_id, secret_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.models.base import Request
 from perdure.runtime.sessions.handle import Session
+from perdure.runtime.sessions.verbs.caller import Caller
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.tools.invoke import invoke
 from perdure.runtime.tools.outputs import Deferred, parse_deferred
 from perdure.runtime.tools.tool import Tool
@@ -158,7 +160,13 @@ class AsyncToolRegistry:
             notify = Hook(url or "", secret, of_call=True)
         service, agent = service_of(self._rt), self._agent.name
         tenant, name = tenant_of(self._rt) or "", new_id("s")
-        return Session(service, tenant, name, agent=agent, metadata=metadata, notify=notify)
+        return Session(
+            SessionVerbs(service, Caller(tenant=tenant)),
+            name,
+            agent=agent,
+            metadata=metadata,
+            notify=notify,
+        )
 
 
 def _started_json(record: PendingRecord, *, is_external: bool) -> dict[str, Any]:

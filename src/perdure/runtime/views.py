@@ -27,6 +27,7 @@ from perdure.core.session.projections import Projection, StateDetails, project
 from perdure.core.session.state import State as SessionState
 from perdure.core.session.usage import Amounts, display_usage
 from perdure.errors import Corrupt, PerdureError
+from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.diagnosis.sessions import entry_findings, session_findings
 from perdure.runtime.queues import NOT_STUCK
 from perdure.runtime.records.log import unreadable_record
@@ -41,6 +42,7 @@ from perdure.views.calls import (
     PendingCall,
 )
 from perdure.views.events import Event
+from perdure.views.health import AgentInfo, ToolInfo
 from perdure.views.literals import Act, RunState, StopReason
 from perdure.views.sessions import (
     BusyStatus,
@@ -336,6 +338,19 @@ def session_status(snapshot: Snapshot) -> SessionStatus:
         return BusyStatus()  # if it was waiting, its call is settled: it waits for a worker
     oldest = min(snapshot.pending, key=lambda record: record.time.created)
     return WaitingStatus(oldest.id, oldest.tool, oldest.time.created, oldest.timeout)
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+def agent_view(agent: ReadyAgent) -> AgentInfo:
+    """Return an agent with its tools."""
+    tools = [
+        ToolInfo(name=tool.name, description=tool.description, parameters=dict(tool.parameters))
+        for tool in agent.tools.values()
+    ]
+    text = agent.agent.description
+    return AgentInfo(name=agent.name, description=text, tools=tuple(tools))
 
 
 # --- events ---------------------------------------------------------------------------------------

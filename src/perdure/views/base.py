@@ -5,13 +5,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 from msgspec.structs import force_setattr
 
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, Refused
 
 V = TypeVar("V", bound="View")
 W = TypeVar("W", bound=str)
+
+OWNER: Final = "_owner"  # the runtime or client that a view with verbs is bound to
 
 Number = int | float  # a whole number is one again when a client has read it
 
@@ -60,6 +62,11 @@ def view_of(kind: type[V], value: object) -> V:
     return msgspec.convert(value, kind, from_attributes=True)
 
 
+def view_as(kind: type[V], view: View, **more: Any) -> V:
+    """Return a view as one of a kind that has more fields."""
+    return kind(**structs.asdict(view), **more)
+
+
 def bind(view: V, **values: Any) -> V:
     """Return the view with values that only this process has: not encoded, compared or copied."""
     for name, value in values.items():
@@ -70,6 +77,23 @@ def bind(view: V, **values: Any) -> V:
 def bound(view: View, name: str) -> Any:
     """Return a value that was bound to a view; None if it has none."""
     return view.__dict__.get(name)
+
+
+def replace(view: V, **changes: Any) -> V:
+    """Return the view with other values in some fields, and without verbs, as a copy has none."""
+    return structs.replace(view, **changes)
+
+
+def bound_verbs(view: View, name: str, hint: str) -> Any:
+    """Return the runtime or client that a view came from. Raises Refused NOT_BOUND."""
+    verbs = bound(view, OWNER)
+    if verbs is None:
+        raise Refused(
+            f"{name} has no verbs here: it was copied, decoded, or passed to a tool",
+            code="NOT_BOUND",
+            hint=hint,
+        )
+    return verbs
 
 
 class Error(View, frozen=True, kw_only=True):

@@ -93,9 +93,10 @@ class WaitBody(Body, frozen=True, kw_only=True):
 
 
 class CancelBody(Body, frozen=True, kw_only=True):
-    """The reason of a cancellation."""
+    """The reason of a cancellation; its background agents may go on."""
 
     reason: str | None = None
+    keep_children: bool = False
     by: By | None = None
 
 

@@ -1,13 +1,13 @@
 """Views of pending calls, of decisions about them, and of what settling them returns."""
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
 
 from perdure.errors import Refused
-from perdure.views.base import Number, View, Word, bound, instant
+from perdure.views.base import Number, View, Word, bound, bound_verbs, instant
 from perdure.views.findings import Finding
 from perdure.views.literals import Act, CallKind, DecisionKind, PendingStatus
 
@@ -189,6 +189,126 @@ class PendingCall(View, frozen=True, kw_only=True):
         """
         mark = bound(self, "_mark_started")
         return COMPLETED if mark is None else mark()
+
+    async def approve(
+        self,
+        *,
+        by: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+    ) -> "DecidedCall":
+        """Approve exactly this call, with `args` merged over its arguments."""
+        options: Any = {"note": note, "remember": remember, "all_tools": all_tools}
+        return await self._verbs("approve").approve(self, by=by, args=args, **options)
+
+    async def deny(
+        self,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+    ) -> "DecidedCall":
+        """Deny it; the model gets the reason."""
+        options: Any = {"remember": remember, "all_tools": all_tools}
+        return await self._verbs("deny").deny(self, by=by, reason=reason, **options)
+
+    async def respond(self, output: Any, *, by: str | None = None) -> "DecidedCall":
+        """Answer a question, or give an output instead of running the call."""
+        return await self._verbs("respond").respond(self, output, by=by)
+
+    async def submit_result(
+        self,
+        output: Any,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> "DecidedCall":
+        """Submit the result of a deferred call: text or any other JSON value."""
+        verbs = self._verbs("submit_result")
+        return await verbs.submit_result(self, output, title=title, metadata=metadata, by=by)
+
+    async def submit_error(self, error: str, *, by: str | None = None) -> "DecidedCall":
+        """Submit the error of a deferred call."""
+        return await self._verbs("submit_error").submit_error(self, error, by=by)
+
+    async def cancel(self, *, by: str | None = None) -> "DecidedCall":
+        """Cancel it; the model gets an error."""
+        return await self._verbs("cancel_call").cancel_call(self, by=by)
+
+    def _verbs(self, verb: str) -> "CallOwner":
+        hint = (
+            f"await rt.{verb}({self.id!r}, …), or first call = await rt.pending_call({self.id!r})"
+        )
+        verbs: CallOwner = bound_verbs(self, f"call {self.id}", hint)
+        return verbs
+
+
+CallOrID = PendingCall | str
+
+
+def call_id(call: CallOrID) -> str:
+    """Return the id of a call, which may be the id itself."""
+    return call.id if isinstance(call, PendingCall) else call
+
+
+class DecidedCall(PendingCall, frozen=True, kw_only=True):
+    """A call after a decision, a result or its cancellation; `duplicate`: it had it before."""
+
+    success: bool = True
+    duplicate: bool = False
+
+
+class CallOwner(Protocol):
+    """Runtime or client of which a call came, with the verbs on it."""
+
+    async def approve(
+        self,
+        call: CallOrID,
+        *,
+        by: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+    ) -> DecidedCall:
+        """Approve a call."""
+
+    async def deny(
+        self,
+        call: CallOrID,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+    ) -> DecidedCall:
+        """Deny a call."""
+
+    async def respond(self, call: CallOrID, output: Any, *, by: str | None = None) -> DecidedCall:
+        """Answer a question."""
+
+    async def submit_result(
+        self,
+        call: CallOrID,
+        output: Any,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> DecidedCall:
+        """Submit a result."""
+
+    async def submit_error(
+        self, call: CallOrID, error: str, *, by: str | None = None
+    ) -> DecidedCall:
+        """Submit an error."""
+
+    async def cancel_call(self, call: CallOrID, *, by: str | None = None) -> DecidedCall:
+        """Cancel a call."""
 
 
 class PendingPage(View, frozen=True, kw_only=True):

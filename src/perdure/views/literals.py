@@ -10,6 +10,7 @@ DecisionKind = Literal["approve", "edit", "deny", "respond"]
 # What a caller may do about an open call.
 Act = Literal["approve", "edit", "deny", "respond", "result", "error", "cancel"]
 ReplyWord = Literal["approve", "deny"]  # a decision in a word
+PendingSort = Literal["age", "expires", "newest"]  # oldest first; next deadline first
 Audience = Literal["people", "machines"]  # whom a call waits for
 PendingStatus = Literal["waiting", "processing", "completed", "failed", "expired", "cancelled"]
 StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]

@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from perdure.errors import Refused
 from perdure.views.base import Error, View, Word, bound, instant, wire_name
-from perdure.views.calls import PendingCall
+from perdure.views.calls import DecidedCall, PendingCall
 from perdure.views.findings import Finding
 from perdure.views.literals import CallKind, RunState, StopReason
 from perdure.views.usage import Usage
@@ -277,20 +277,10 @@ class MessageReceipt(Result, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-class DecidedCall(PendingCall, frozen=True, kw_only=True):
+class DecisionReceipt(DecidedCall, frozen=True, kw_only=True):
     """A call after a decision; `session` is its session if the caller waits for it."""
 
-    success: bool = True
-    duplicate: bool = False
     session: Result | None = None
-
-
-def decided_call(
-    call: PendingCall, *, duplicate: bool = False, session: Result | None = None
-) -> DecidedCall:
-    """Return a call after a decision."""
-    fields = {name: getattr(call, name) for name in PendingCall.__struct_fields__}
-    return DecidedCall(**fields, duplicate=duplicate, session=session)
 
 
 class DecidedCalls(View, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from perdure.views.bodies import Body, IdText, PromptIn
+from perdure.views.bodies import Body, By, IdText, PromptIn
 from perdure.views.literals import MAX_ID
 
 _CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f\u2028\u2029"
@@ -85,6 +85,13 @@ class AgentBody(Body, frozen=True, kw_only=True):
     """Body that names an agent."""
 
     agent_id: IdText
+
+
+class TaskCancelBody(Body, frozen=True, kw_only=True):
+    """The reason of a cancellation, which a background agent records."""
+
+    reason: str | None = None
+    by: By | None = None
 
 
 class ResultFields(Body, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,15 +1,24 @@
 """Views of tasks: shared ones with their commands, files and checkpoints, and background agents."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
-from perdure.views.base import Error, View, Word, instant
-from perdure.views.calls import PendingCall
+from msgspec import field
+
+from perdure.errors import Conflict
+from perdure.views.base import Error, View, Word, bind, bound_verbs, instant
+from perdure.views.calls import CallOwner, PendingCall
 from perdure.views.findings import Finding
+from perdure.views.values import Content, Duration, parse_duration
+
+T = TypeVar("T")
 
 TaskStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 ChildStatus = Literal["running", "completed", "error", "cancelled", "resumed"]
 LogLevel = Literal["info", "warn", "error", "debug"]
+
+PAGE: Final = 500  # tasks that a list of all reads at a time
 
 
 class WaitingApproval(View, frozen=True, kw_only=True):
@@ -90,9 +99,52 @@ class BackgroundTask(_Task, frozen=True, kw_only=True, tag="background", tag_fie
     waiting_for: tuple[WaitingApproval, ...] = ()
     findings: tuple[Finding, ...] = ()
     state: str | None = None  # of its session, like all that follows
-    output: Any = None
+    output_json: Any = field(default=None, name="output")
     error: Error | None = None
     pending: tuple[PendingCall, ...] = ()
+
+    async def get(self) -> "BackgroundTask":
+        """Return the task as it is now. Raises NotFound."""
+        return as_background(await self._verbs("get").get(self.id))
+
+    async def output(self, *, block: bool = False, timeout: Duration = 60) -> "AgentOutcome":  # noqa: ASYNC109 - limits the waiting
+        """Return the outcome of its run; with `block`, once it has ended or the time is over.
+
+        Reading never takes the outcome from its parent.
+        """
+        ms = parse_duration(timeout)
+        return await self._verbs("output").output(self.id, block=block, timeout=ms)
+
+    async def resume(
+        self,
+        message: Content,
+        *,
+        block: bool = False,
+        timeout: Duration = 60,  # noqa: ASYNC109 - limits the waiting, not the run
+        key: str | None = None,
+    ) -> "AgentOutcome":
+        """Send a follow-up; with `block`, wait for the answer and take it.
+
+        Without `block`, or if the time is over first, its parent is notified. Raises Conflict if
+        the task does not take one now.
+        """
+        ms, verbs = parse_duration(timeout), self._verbs("resume")
+        return await verbs.resume(self.id, message, block=block, timeout=ms, key=key)
+
+    async def cancel(self, *, by: str | None = None, reason: str | None = None) -> "BackgroundTask":
+        """Cancel its run. Raises Conflict if it has ended."""
+        cancelled = await self._verbs("cancel").cancel(self.id, by=by, reason=reason)
+        return as_background(cancelled)
+
+    async def delete(self) -> "DeletedTask":
+        """Erase its session and everything below it."""
+        return await self._verbs("delete").delete(self.id)
+
+    def _verbs(self, verb: str) -> "TaskOwner":
+        again = f"task = await rt.background_task({self.id!r})"
+        hint = f"await rt.tasks.{verb}({self.id!r}, …), or read it again: {again}"
+        verbs: TaskOwner = bound_verbs(self, f"task {self.id}", hint)
+        return verbs
 
 
 AnyTask = SandboxTask | BackgroundTask
@@ -117,6 +169,76 @@ class TaskPage(View, frozen=True, kw_only=True):
 
     tasks: tuple[AnyTask, ...]
     count: int
+
+
+class TaskOwner(Protocol):
+    """Tasks of a runtime or client of which a task came, with the verbs on it; timeouts are ms."""
+
+    async def get(self, task_id: str) -> AnyTask:
+        """Return a task."""
+
+    async def output(
+        self,
+        task_id: str,
+        *,
+        block: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
+    ) -> AgentOutcome:
+        """Return an outcome."""
+
+    async def resume(
+        self,
+        task_id: str,
+        message: Content,
+        *,
+        block: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
+        key: str | None = None,
+    ) -> AgentOutcome:
+        """Send a follow-up."""
+
+    async def cancel(
+        self, task_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> AnyTask:
+        """Cancel a task."""
+
+    async def delete(self, task_id: str) -> "DeletedTask":
+        """Delete a task."""
+
+
+def with_verbs(view: T, tasks: TaskOwner, calls: CallOwner) -> T:
+    """Return a task or an outcome whose task, and the calls of which, have verbs."""
+    task = view.task if isinstance(view, AgentOutcome) else view
+    if isinstance(task, BackgroundTask):
+        bind(task, _owner=tasks)
+        for call in task.pending:
+            bind(call, _owner=calls)
+    return view
+
+
+async def every_task(
+    list_page: Callable[[Mapping[str, Any]], Awaitable[TaskPage]], filters: Mapping[str, Any]
+) -> AsyncIterator[AnyTask]:
+    """Yield all tasks that match, newest first, each once: new ones move the pages."""
+    ids: set[tuple[str, str]] = set()
+    offset = 0
+    while tasks := (await list_page({**filters, "limit": PAGE, "offset": offset})).tasks:
+        for task in tasks:
+            if (name := (task.tenant, task.id)) not in ids:
+                ids.add(name)
+                yield task
+        offset += len(tasks)
+
+
+def as_background(task: AnyTask) -> BackgroundTask:
+    """Return the task of a background agent. Raises Conflict for another kind."""
+    if isinstance(task, BackgroundTask):
+        return task
+    raise Conflict(
+        f"task {task.id} is a shared task, not a background agent",
+        code="WRONG_KIND",
+        hint=f"read it with tasks.get({task.id!r})",
+    )
 
 
 class ChangedTask(View, frozen=True, kw_only=True, tag="task", tag_field="type"):

@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from perdure.errors import Refused
 from perdure.views.durations import duration_ms
 
@@ -51,6 +53,7 @@ class File:
 
 
 Content = str | File | Sequence[str | File]
+Message = Content | Sequence[Mapping[str, Any]]  # or parts as HTTP has them
 
 
 def _media_type(name: str) -> str:
@@ -60,7 +63,7 @@ def _media_type(name: str) -> str:
     return guess or "application/octet-stream"
 
 
-def content_json(content: Content) -> str | list[dict[str, Any]]:
+def content_json(content: Message) -> str | list[dict[str, Any]]:
     """Return a message as HTTP takes it."""
     if isinstance(content, str):
         return content
@@ -78,3 +81,11 @@ def _part_json(part: str | File | Mapping[str, Any]) -> dict[str, Any]:
     if part.data is None:
         return {**shown, "url": part.url}
     return {**shown, "data": base64.b64encode(part.data).decode("ascii")}
+
+
+def metadata_texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return values of metadata as a filter of sessions has them: text as it is, others in JSON."""
+    return {
+        key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for key, value in (metadata or {}).items()
+    }

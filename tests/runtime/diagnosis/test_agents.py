@@ -7,7 +7,6 @@ import pytest
 from pydantic import AfterValidator
 
 from perdure import Agent, Refused, Runtime, Tool, tool
-from perdure.app.health import health_of
 from perdure.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +92,6 @@ async def test_doctor_does_not_show_a_secret_argument_of_an_approved_call(store:
         (call,) = [call async for call in rt.pending()]
         await rt.approve(call.id, by="ana")
     async with Runtime(store, agents=[agent(stricter)]) as rt:
-        health = await health_of(rt)
+        health = await rt.doctor()
     assert "ARGS_INVALID" in {finding.code for finding in health.findings}
     assert SECRET not in str(health.to_json())

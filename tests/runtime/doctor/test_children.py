@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.child_tasks import child_task
 
 from perdure import Agent, Runtime
 from perdure.core.session.children import BACKGROUND_AUTHOR
@@ -56,11 +57,11 @@ async def test_a_rebuilt_parent_is_notified_of_an_end_that_its_log_has_lost(
         await rt.session("s").run()
         await task.resume("More?")
         await rt.session(task.session_id).run()
-        before = await task.record()
+        before = await child_task(rt, task)
     damage(path, lost)
     async with Runtime(f"sqlite:///{path}", agents=agents()) as rt:
         await rebuilt(rt, path)
-        after = await rt.task(task.id).record()
+        after = await child_task(rt, task.id)
         names = ("status", "run", "number", "resume_count")
         assert [getattr(after, n) for n in names] == [getattr(before, n) for n in names]
         await rt.session("s").run()
@@ -78,6 +79,6 @@ async def test_an_outcome_that_was_delivered_is_not_delivered_again(tmp_path: Pa
     damage(path, "type = 'delegation_complete'")
     async with Runtime(f"sqlite:///{path}", agents=agents()) as rt:
         await rebuilt(rt, path)
-        assert (await rt.task(task.id).record()).status == "completed"
+        assert (await child_task(rt, task.id)).status == "completed"
         await rt.session("s").run()
         assert await delivered(rt) == [f"{task.id}.1"]

@@ -69,7 +69,7 @@ async def test_every_end_is_an_end(in_memory: MakeRuntime, clock: ManualClock) -
         done, failed, cancelled = await waiting(rt, one)
         await rt.submit_result(done.id, "x")
         await rt.submit_error(failed.id, "no")
-        await rt.cancel(cancelled.id)
+        await rt.cancel_call(cancelled.id)
         clock.advance("8d")
         assert await Retention(rt._resources.store).run_round() == 3
         assert await every_id(rt) == set()

@@ -15,12 +15,10 @@ from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel
 from perdure.views.bodies import (
-    ApproveBody,
     ApproveItem,
     CallbackBody,
     MessageBody,
     NewSessionBody,
-    RespondBody,
     ResultIn,
 )
 from perdure.views.literals import Role
@@ -75,9 +73,9 @@ async def test_a_decision_records_its_actor_and_its_channel(rt: Runtime) -> None
     async with rt:
         ids = await parked(rt)
         settled = await verbs(rt, BOT, via="http:bot").calls.approve(
-            ids["approval"], ApproveBody(by="zoe", note="fine")
+            ids["approval"], by="zoe", note="fine"
         )
-    decision = settled.call.decision
+    decision = settled.decision
     assert decision is not None
     assert (decision.by, decision.via, decision.note) == ("zoe", "http:bot", "fine")
     assert (settled.session_id, settled.duplicate) == ("s", False)
@@ -119,15 +117,15 @@ async def test_a_submitter_sees_and_settles_deferred_calls_only(rt: Runtime) -> 
         page, _ = await calls.page(PendingFilter(), None, 10)
         assert [call.kind for call in page] == ["tool"]
         assert await calls.count(PendingFilter()) == 1
-        assert [call.id async for call in calls.all()] == [ids["tool"]]
+        assert [call.id async for call in calls.all(PendingFilter())] == [ids["tool"]]
         with pytest.raises(NotFound, match="Unknown pending ID"):
             await calls.get(ids["approval"])
         with pytest.raises(NotFound, match="Unknown pending ID"):
-            await calls.submit_result(ids["approval"], ResultIn(output="x"))
+            await calls.submit_result(ids["approval"], "x")
         with pytest.raises(NotFound, match="Unknown pending ID"):
             await calls.report_progress(ids["question"], CallbackBody(percent=5))
         with pytest.raises(Conflict):
-            await verbs(rt).calls.submit_result(ids["approval"], ResultIn(output="x"))
+            await verbs(rt).calls.submit_result(ids["approval"], "x")
         assert (await calls.submit_result(ids["tool"], ResultIn(output="x"))).session_id == "s"
 
 
@@ -209,7 +207,7 @@ async def test_a_message_without_a_task_is_not_a_decision(rt: Runtime) -> None:
         with pytest.raises(Conflict) as ambiguous:
             await verbs(rt).send("s", MessageBody(content="approve", task_id=task_id))
         assert ambiguous.value.code == "WHICH_CALL"
-        await verbs(rt).calls.respond(ids["question"], RespondBody(output="red"))
+        await verbs(rt).calls.respond(ids["question"], "red")
         sent = await verbs(rt).send("s", MessageBody(content="approve", task_id=task_id))
         assert (sent.decided, sent.pending_id) == (True, ids["approval"])
 

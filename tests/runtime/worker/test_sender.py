@@ -275,12 +275,12 @@ async def test_a_delivery_can_be_asked_for_again_and_keeps_its_id(
         assert await wire.round() == 1
         assert wire.ids == [dead.id, dead.id]
         shown = await door.details(dead.id)
-        assert shown["status"] == "delivered"
-        assert [(one["step"], one.get("status")) for one in shown["log"]] == [
+        assert shown.status == "delivered"
+        assert [(one["step"], one.get("status")) for one in shown.log] == [
             *(("given_up", 410), ("requested", None), ("accepted", 200)),
         ]
-        assert shown["log"][1]["by"] == "ops"
-        assert shown["target"] == "https://ops.example/…"
+        assert shown.log[1]["by"] == "ops"
+        assert shown.target == "https://ops.example/…"
         with pytest.raises(NotFound):
             await door.redeliver("d_nope")
         with pytest.raises(NotFound):

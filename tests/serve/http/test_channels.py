@@ -62,7 +62,7 @@ COMMANDS: dict[tuple[str, str], tuple[str, Send]] = {
     ),
     ("python", "result"): ("tool", lambda rt, _, ids: rt.submit_result(ids["tool"], "done")),
     ("python", "error"): ("tool", lambda rt, _, ids: rt.submit_error(ids["tool"], "broken")),
-    ("python", "cancel"): ("tool", lambda rt, _, ids: rt.cancel(ids["tool"])),
+    ("python", "cancel"): ("tool", lambda rt, _, ids: rt.cancel_call(ids["tool"])),
     ("python", "cancel the run"): ("tool", lambda rt, *_: rt.session("s").cancel()),
     **{
         ("cli", verb): (kind, _cli(verb, kind))

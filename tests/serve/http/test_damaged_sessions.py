@@ -34,7 +34,7 @@ COMMANDS: dict[str, Callable[[Runtime, Ids], Awaitable[Any]]] = {
     "respond": lambda rt, ids: rt.respond(ids["question"], "red", by="ana"),
     "result": lambda rt, ids: rt.submit_result(ids["tool"], "done"),
     "error": lambda rt, ids: rt.submit_error(ids["tool"], "broken"),
-    "cancel": lambda rt, ids: rt.cancel(ids["tool"]),
+    "cancel": lambda rt, ids: rt.cancel_call(ids["tool"]),
     "message": lambda rt, _: rt.session("s").send("Hurry"),
     "run": lambda rt, _: rt.session("s", agent="shop").run("Hurry"),
     "resume": lambda rt, _: rt.session("s").resume(),

@@ -58,11 +58,8 @@ def list_deliveries(settings: Settings, status: str | None, session: str | None)
 
     async def main(runtime: Runtime) -> None:
         deliveries, tenant = _deliveries(runtime), tenant_of(runtime)
-        matching = [
-            delivery async for delivery in deliveries.all(tenant, status=status, session_id=session)
-        ]
-        matching.sort(key=lambda delivery: (delivery.created_at, delivery.id))
-        shown = [await deliveries.to_json(delivery) for delivery in matching]
+        matching = await deliveries.ordered(tenant, status, session)
+        shown = [(await deliveries.view(delivery)).to_json() for delivery in matching]
         now, terminal = service_of(runtime).now(), Terminal(settings)
         report = {"deliveries": shown, "next": None}
         terminal.print_either(report, lambda: _print_table(terminal, shown, now))
@@ -97,7 +94,8 @@ def show_delivery(settings: Settings, typed_id: str) -> int:
 
     async def main(runtime: Runtime) -> None:
         tenant, terminal = tenant_of(runtime), Terminal(settings)
-        shown = await _deliveries(runtime).details(await _resolve_id(runtime, typed_id), tenant)
+        delivery_id = await _resolve_id(runtime, typed_id)
+        shown = (await _deliveries(runtime).details(delivery_id, tenant)).to_json()
         terminal.print_either(shown, lambda: _print_delivery(terminal, shown))
 
     with_runtime(settings, main)
@@ -119,7 +117,7 @@ def redeliver(settings: Settings, typed_id: str, by: str) -> int:
         deliveries, tenant = _deliveries(runtime), tenant_of(runtime)
         delivery_id = await _resolve_id(runtime, typed_id)
         delivery = await deliveries.redeliver(delivery_id, by=by, tenant=tenant)
-        shown, terminal = await deliveries.to_json(delivery), Terminal(settings)
+        shown, terminal = (await deliveries.view(delivery)).to_json(), Terminal(settings)
         worker = settings.command("worker")
         terminal.print_either(
             shown, lambda: terminal.print(f"A worker will send {delivery.id} again: {worker}")
@@ -138,7 +136,7 @@ async def _resolve_id(runtime: Runtime, typed_id: str) -> str:
     tenant = tenant_of(runtime)
     matching = [
         delivery.id
-        async for delivery in _deliveries(runtime).all(tenant)
+        for delivery in await _deliveries(runtime).ordered(tenant)
         if delivery.id.startswith(typed_id)
     ]
     if typed_id in matching or len(matching) == 1:

@@ -11,13 +11,13 @@ from perdure.cli.backend.shapes import Json
 if TYPE_CHECKING:
     from perdure.cli.backend.local import LocalBackend, LocalSession
     from perdure.cli.backend.remote import RemoteBackend, ServerSession
-    from perdure.client.tasks import RemoteTasks
+    from perdure.client.sandbox_tasks import RemoteSandboxTasks
     from perdure.runtime.tasks.verbs import TaskVerbs
 
 # mypy checks a command against both.
 Backend: TypeAlias = "LocalBackend | RemoteBackend"
 Handle: TypeAlias = "LocalSession | ServerSession"
-TaskBackend: TypeAlias = "TaskVerbs | RemoteTasks"
+TaskBackend: TypeAlias = "TaskVerbs | RemoteSandboxTasks"
 
 
 def session_handle(backend: Backend, session: Json) -> Handle:

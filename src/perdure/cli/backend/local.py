@@ -11,17 +11,9 @@ from perdure.core.roles import Principal
 from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
-from perdure.runtime.sessions.verbs.calls import SettledCall
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.views.bodies import (
-    ApproveBody,
-    ApproveItem,
-    DenyBody,
-    DenyItem,
-    RespondBody,
-    ResultIn,
-)
+from perdure.views.calls import DecidedCall
 from perdure.views.literals import Role
 from perdure.views.values import Content
 
@@ -42,6 +34,12 @@ class LocalBackend:
     """The runtime that the options name."""
 
     runtime: Runtime
+
+    @property
+    def person(self) -> Runtime:
+        """The runtime as the person at this terminal uses it."""
+        principal = Principal(login_name(), ROLE, on_behalf=True)
+        return self.runtime.acting_as(principal, via=VIA)
 
     @property
     def verbs(self) -> SessionVerbs:
@@ -86,16 +84,9 @@ class LocalBackend:
     ) -> "LocalSession":
         """Return the handle of a session. Raises NotFound for an agent that is not defined here."""
         runtime = self.runtime if tenant is None else self.runtime.tenant(tenant)
-        handle: Session[Any] = Session(
-            service_of(runtime),
-            tenant_of(runtime) or "",
-            session_id,
-            agent=agent,
-            metadata=metadata,
-            queue=queue,
-            via=VIA,
-        )
-        return LocalSession(LocalBackend(runtime), handle)
+        backend = LocalBackend(runtime)
+        options: Any = {"agent": agent, "metadata": metadata, "queue": queue}
+        return LocalSession(backend, backend.person.session(session_id, **options))
 
     async def sessions(self, *, is_complete: bool) -> AsyncIterator[Json]:
         """Iterate over all sessions; unless complete, from their entries alone."""
@@ -104,9 +95,9 @@ class LocalBackend:
 
     async def pending(self, session: Json | None, status: str | None) -> AsyncIterator[Json]:
         """Iterate over pending calls: open ones, or with this status."""
-        verbs = self.verbs if session is None else self.verbs_in(session["tenant"])
+        runtime = self.person if session is None else self.person.tenant(session["tenant"])
         session_id = None if session is None else session["sessionID"]
-        async for call in verbs.calls.all(status, session_id):
+        async for call in runtime.pending(session=session_id, status=status):
             yield call.to_json()
 
     async def pending_call(self, pending_id: str) -> Json:
@@ -119,31 +110,32 @@ class LocalBackend:
 
     async def settle(self, verb: str, call: Json, options: Options) -> Json:
         """Settle a call, and return it with `duplicate`."""
-        calls, name, by = self.verbs_in(call["tenant"]).calls, call["id"], options["by"]
+        person, name, by = self.person.tenant(call["tenant"]), call["id"], options["by"]
         match verb:
             case "approve":
-                body = ApproveBody(**_picked(options, "by", "args", "note", *_REMEMBERED))
-                settled = await calls.approve(name, body)
+                fields = _picked(options, "by", "args", "note", *_REMEMBERED)
+                settled = await person.approve(name, **fields)
             case "deny":
-                denial = DenyBody(**_picked(options, "by", "reason", *_REMEMBERED))
-                settled = await calls.deny(name, denial)
+                settled = await person.deny(name, **_picked(options, "by", "reason", *_REMEMBERED))
             case "respond":
-                settled = await calls.respond(name, RespondBody(output=options["output"], by=by))
+                settled = await person.respond(name, options["output"], by=by)
             case "result":
-                result = ResultIn(**_picked(options, "output", "title", "metadata"))
-                settled = await calls.submit_result(name, result, by)
+                fields = _picked(options, "by", "title", "metadata")
+                settled = await person.submit_result(name, options["output"], **fields)
             case "error":
-                settled = await calls.submit_error(name, options["message"], by)
+                settled = await person.submit_error(name, options["message"], by=by)
             case _:
-                settled = await calls.cancel(name, by)
+                settled = await person.cancel_call(name, by=by)
         return _settled_json(settled)
 
     async def decide(self, verb: str, calls: Sequence[Json], options: Options) -> list[Json]:
         """Decide about several calls, all or none, and return each with `duplicate`."""
-        item, text = (DenyItem, "reason") if verb == "deny" else (ApproveItem, "note")
-        fields = _picked(options, text, *_REMEMBERED)
-        items = [item(pending_id=call["id"], **fields) for call in calls]
-        outcomes = await self.verbs.calls.decide(items, options["by"])
+        text = "reason" if verb == "deny" else "note"
+        remember = {"remember": options["remember"], "allTools": options["all_tools"]}
+        choice: Json = {"decision": verb, text: options[text], **remember}
+        outcomes = await self.person.decide(
+            {call["id"]: choice for call in calls}, by=options["by"]
+        )
         return [_settled_json(settled) for settled in outcomes]
 
 
@@ -160,8 +152,10 @@ def _picked(options: Options, *names: str) -> Json:
     return {name: options[name] for name in names}
 
 
-def _settled_json(settled: SettledCall) -> Json:
-    return {**settled.call.to_json(), "duplicate": settled.duplicate}
+def _settled_json(settled: DecidedCall) -> Json:
+    shown = settled.to_json()
+    del shown["success"]
+    return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,36 +180,34 @@ class LocalSession:
 
     async def events(self, *, after: int = 0) -> list[Json]:
         """Return its events after a seq."""
-        page = await self.backend.verbs.logs.events(self.id, after)
-        return [event.to_json() for event in page.events]
+        return [event.to_json() for event in await self.session.events(after=after)]
 
     async def follow(self, *, after: int = 0) -> AsyncIterator[Json]:
         """Iterate over its events after a seq, including those to come."""
-        async for event in self.backend.verbs.logs.follow(self.id, after):
-            yield event.to_json()
+        async for item in self.session.follow(after=after):
+            yield item.to_json()
 
     async def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
         """Drive it here, or follow the worker that drives it."""
-        async for item in self.session.stream(message, key=key, by=login_name()):
+        async for item in self.session.stream(message, key=key):
             yield item_json(item)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
-        await self.session.send(message, key=key, by=login_name())
+        await self.session.send(message, key=key)
         return await self.get()
 
     async def state(self) -> Json:
         """Return the execution states of its paused runs."""
-        return (await self.backend.verbs.paused(self.id)).to_json()
+        return (await self.session.state()).to_json()
 
     async def permissions(self) -> list[Json]:
         """Return the permissions that approvers granted for the rest of it."""
-        remembered = await self.backend.verbs.permissions(self.id)
-        return [item.to_json() for item in remembered.permissions]
+        return [item.to_json() for item in await self.session.permissions()]
 
     async def revoke(self, number: int, by: str | None) -> None:
         """Revoke the permission with this number."""
-        await self.backend.verbs.revoke(self.id, number, by)
+        await self.session.revoke(number, by=by)
 
     async def resume(self) -> None:
         """Make it due now, so that a model request that backs off is sent at once."""

@@ -1,6 +1,5 @@
 """The backend on a server, through its HTTP client."""
 
-import base64
 import os
 import re
 import time
@@ -13,10 +12,10 @@ from perdure.cli.backend.shapes import Json, Options, item_json
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings, login_name
 from perdure.client import Client, RemoteSession
+from perdure.client.sandbox_tasks import RemoteSandboxTasks
 from perdure.client.tasks import RemoteTasks
 from perdure.errors import ConfigError, PerdureError
-from perdure.views.sessions import DecidedCall, SubmittedResult
-from perdure.views.values import Content, File
+from perdure.views.values import Content
 
 R = TypeVar("R")
 
@@ -93,9 +92,9 @@ class RemoteBackend:
     by: str | None  # the login name, where there is no token with a name
 
     @property
-    def tasks(self) -> RemoteTasks:
-        """The tasks of the server."""
-        return self.client.tasks
+    def tasks(self) -> RemoteSandboxTasks:
+        """The tasks with a workspace of the server."""
+        return self.client.sandbox_tasks
 
     @property
     def any_tasks(self) -> RemoteTasks:
@@ -154,7 +153,6 @@ class RemoteBackend:
     async def settle(self, verb: str, call: Json, options: Options) -> Json:
         """Settle a call, and return it with `duplicate`."""
         fields: Json = {"by": options["by"] or self.by}
-        response: DecidedCall | SubmittedResult
         match verb:
             case "approve":
                 fields |= {"args": options["args"], "note": options["note"]}
@@ -171,9 +169,10 @@ class RemoteBackend:
             case "error":
                 response = await self.client.submit_error(call["id"], options["message"], **fields)
             case _:
-                response = await self.client.cancel(call["id"], **fields)
-        settled = await self.client.pending_call(call["id"])
-        return {**settled.to_json(), "duplicate": response.duplicate}
+                response = await self.client.cancel_call(call["id"], **fields)
+        shown: Json = response.to_json()
+        del shown["success"]
+        return shown
 
     async def decide(self, verb: str, calls: Sequence[Json], options: Options) -> list[Json]:
         """Decide about several calls, all or none, and return each with `duplicate`."""
@@ -184,14 +183,15 @@ class RemoteBackend:
             "remember": remember["remember"],
             "allTools": remember["all_tools"],
         }
-        item = {name: value for name, value in fields.items() if value is not None}
-        items = [{"pendingID": call["id"], "decision": verb, **item} for call in calls]
-        decided = await self.client.decide(items, by=options["by"] or self.by)
+        choice: Json = {name: value for name, value in fields.items() if value is not None}
+        choice["decision"] = verb
+        decisions: Any = {call["id"]: choice for call in calls}
+        decided = await self.client.decide(decisions, by=options["by"] or self.by)
         return [call.to_json() for call in decided]
 
 
 def _remember(options: Options) -> Json:
-    return {"remember": options["remember"] or None, "all_tools": options["all_tools"] or None}
+    return {"remember": options["remember"], "all_tools": options["all_tools"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +221,12 @@ class ServerSession:
 
     async def stream(self, message: Content | None, key: str | None) -> AsyncIterator[Json]:
         """Let the server continue it, and follow."""
-        content = None if message is None else content_json(message)
-        async for item in self.session.stream(content, key=key, by=self.by):
+        async for item in self.session.stream(message, key=key, by=self.by):
             yield item_json(item)
 
     async def send(self, message: Content, key: str | None) -> Json:
         """Record a message."""
-        return (await self.session.send(content_json(message), key=key, by=self.by)).to_json()
+        return (await self.session.send(message, key=key, by=self.by)).to_json()
 
     async def state(self) -> Json:
         """Return the execution states of its paused runs."""
@@ -260,22 +259,3 @@ class ServerSession:
     async def delete(self) -> None:
         """Delete it."""
         await self.session.delete()
-
-
-def content_json(content: Content) -> str | list[Json]:
-    """Return a message as JSON."""
-    if isinstance(content, str):
-        return content
-    parts = [content] if isinstance(content, File) else content
-    return [_part(part) for part in parts]
-
-
-def _part(part: str | File) -> Json:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    file: Json = {"type": "file", "mediaType": part.media_type}
-    if part.name is not None:
-        file["name"] = part.name
-    if part.data is None:
-        return {**file, "url": part.url}
-    return {**file, "data": base64.b64encode(part.data).decode("ascii")}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, Generic, Literal
 
 from msgspec import Struct
@@ -10,27 +10,31 @@ from typing_extensions import TypeVar
 
 from perdure.core.log import events
 from perdure.core.pending.commands import Command
+from perdure.core.roles import Permit
 from perdure.core.session.naming import check_id
-from perdure.core.session.permissions import RememberedPermission
 from perdure.core.webhooks.deliveries import Hook
-from perdure.errors import NotFound, Refused
+from perdure.errors import NotFound
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.writer import unsaved
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry
-from perdure.runtime.sessions.decisions import run_commands
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.sessions.summary import request_summary, summary_error
+from perdure.runtime.sessions.summary import summary_error
+from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.store.base import Unavailable, Unknown
+from perdure.views.bodies import CancelBody, CompactBody, ForkBody
+from perdure.views.calls import PendingCall
+from perdure.views.decisions import CallKey, Choice, not_both
 from perdure.views.events import Delta, Event
-from perdure.views.literals import Role
-from perdure.views.sessions import Result
+from perdure.views.sessions import DeletedSession, MessageList, PausedState, Permission, Result
 from perdure.views.values import Content, Duration, parse_duration
 
 _BUFFER_SIZE: Final = 10_000  # deltas kept for a slow reader; more are dropped
+
+_READ_EVERY_S: Final = 1.0  # a log that is followed, without a notification
 
 Recorded = Literal["recorded"]
 
@@ -83,6 +87,20 @@ class LiveRun:
         for error in failure:
             raise error
 
+    async def endless(self, entry: SessionEntry) -> AsyncIterator[Event | Delta]:
+        """Yield events and deltas as they come, without end."""
+        with self._service.feed.on_change(entry.stream, self.notify_recorded):
+            self.notify_recorded()
+            while True:
+                async for event_or_delta in self._read(await self._next(), entry):
+                    yield event_or_delta
+
+    async def _next(self) -> DeltaChunk | Recorded:
+        with suppress(TimeoutError):  # a notification may be lost
+            async with asyncio.timeout(_READ_EVERY_S):
+                return await self._queue.get() or "recorded"
+        return "recorded"
+
     async def _read(
         self, item: DeltaChunk | Recorded, entry: SessionEntry
     ) -> AsyncIterator[Event | Delta]:
@@ -111,11 +129,7 @@ class _Start(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.commands and (self.message is not None or self.key is not None):
-            raise Refused(
-                "a run sends a message, which may have a key, or settles calls, not both",
-                code="VALUE_INVALID",
-                hint="settle the calls in one run and send the message in the next",
-            )
+            raise not_both()
 
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -124,37 +138,45 @@ T_co = TypeVar("T_co", covariant=True, default=Any)
 class Session(Generic[T_co]):
     """A conversation with one agent: a handle. The session is created by its first message."""
 
-    def __init__(  # noqa: PLR0913 - keyword options of a new session
+    def __init__(
         self,
-        service: Service,
-        tenant: str,
+        verbs: SessionVerbs,
         session_id: str,
         *,
         agent: ReadyAgent | str | None = None,
         metadata: Mapping[str, Any] | None = None,
         notify: Hook | None = None,
         queue: str | None = None,
-        via: str = "python",
     ) -> None:
         self.id = session_id
-        self._via = via  # the channel that commands through this handle record
-        self._service = service
-        self._ref = service.new_ref(
-            tenant, session_id, agent, metadata=metadata, notify=notify, queue=queue
+        self._verbs = verbs
+        self._service = verbs.service
+        self._ref = verbs.service.new_ref(
+            verbs.caller.home_tenant,
+            session_id,
+            agent,
+            metadata=metadata,
+            notify=notify,
+            queue=queue,
         )
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
 
-    async def run(  # noqa: PLR0913 - keyword options of a run
+    @property
+    def _reader(self) -> SessionVerbs:
+        """The verbs of a caller that may read. Raises NotAllowed."""
+        self._verbs.caller.require(Permit.READ)
+        return self._verbs
+
+    async def run(
         self,
         message: Content | None = None,
         *,
         key: str | None = None,
         by: str | None = None,
-        results: Mapping[str, Any] | None = None,
-        decisions: Mapping[str, str | Mapping[str, Any]] | None = None,
-        role: Role | None = None,
+        results: Mapping[CallKey, Any] | None = None,
+        decisions: Mapping[CallKey, Choice] | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> Result[T_co]:
         """Send a message or settle calls, if there are any, and follow the session until it parks.
@@ -163,14 +185,13 @@ class Session(Generic[T_co]):
         error: see `result.state`. After `timeout` the state is `running`, and nothing is
         interrupted. Without a message, a failed session gets a new run from its recorded events.
 
-        `results` maps pending ids to the outputs of deferred calls. `decisions` maps them to
+        `results` maps deferred calls or their ids to their outputs; `decisions` maps calls to
         `"approve"` or `"deny"`, or to objects with the fields of a decision: `{"decision":
         "edit", "args": …}`. All are recorded in one commit, or none. `by` is the author of the
-        message, of the results and of the decisions, and `role` their role, for tools with
-        `approvers`. Raises Conflict, with the winner, for a call that is already settled with a
-        different outcome.
+        message, of the results and of the decisions. Raises Conflict, with the winner, for a call
+        that is already settled with a different outcome.
         """
-        start = _Start(message, key, by, run_commands(results, decisions, by, self._via, role))
+        start = self._start(message, key, by, self._verbs.calls.commands(results, decisions, by))
         try:
             drive = await self._run_within(timeout, start)
         except asyncio.CancelledError as error:
@@ -179,7 +200,19 @@ class Session(Generic[T_co]):
         parked = None if drive is None or drive.is_outdated else drive.parked_session
         if parked is None:
             return await self.get()
-        return await self._service.result(parked.entry, parked)
+        return self._verbs.view(await self._service.result(parked.entry, parked))
+
+    def _start(
+        self,
+        message: Content | None,
+        key: str | None,
+        by: str | None,
+        commands: Mapping[str, Command] | None = None,
+    ) -> _Start:
+        """Return the beginning of a run by the caller. Raises NotAllowed, Refused."""
+        if not commands:
+            self._verbs.caller.require(Permit.OPERATE)
+        return _Start(message, key, self._verbs.caller.actor(by), commands or {})
 
     async def _run_within(self, limit: Duration | None, start: _Start) -> Driver | None:
         if limit is None:
@@ -270,7 +303,7 @@ class Session(Generic[T_co]):
         if start.by is not None:
             check_id(start.by, "name")
         content = await self._service.store_content(start.message or "")
-        return NewMessage(content, start.key, start.by, via=self._via)
+        return NewMessage(content, start.key, start.by, via=self._verbs.caller.via)
 
     async def record_message(self, message: NewMessage) -> Receipt:
         """Record a message whose content is stored already, and wake the session."""
@@ -278,7 +311,7 @@ class Session(Generic[T_co]):
 
     async def send(self, message: Content, *, key: str | None = None, by: str | None = None) -> int:
         """Record a message, wake the session and return the event's seq; a worker drives it."""
-        receipt = await self._send(_Start(message, key, by))
+        receipt = await self._send(self._start(message, key, by))
         if receipt.seq is not None:
             return receipt.seq
         log = await self._service.log(receipt.entry)
@@ -293,7 +326,7 @@ class Session(Generic[T_co]):
 
         A model request that backs off is repeated at once. Nothing is driven here: `run` does.
         """
-        await self._service.runs.resume(await self._service.get(self._ref))
+        await self._verbs.resume(self.id)
         return await self.get()
 
     async def stream(
@@ -302,15 +335,14 @@ class Session(Generic[T_co]):
         *,
         key: str | None = None,
         by: str | None = None,
-        results: Mapping[str, Any] | None = None,
-        decisions: Mapping[str, str | Mapping[str, Any]] | None = None,
-        role: Role | None = None,
+        results: Mapping[CallKey, Any] | None = None,
+        decisions: Mapping[CallKey, Choice] | None = None,
     ) -> AsyncIterator[Event | Delta | Result[T_co]]:
         """Yield events and deltas of a `run` as they come, then its Result.
 
         A reader that stops early interrupts nothing.
         """
-        start = _Start(message, key, by, run_commands(results, decisions, by, self._via, role))
+        start = self._start(message, key, by, self._verbs.calls.commands(results, decisions, by))
         before = await self._service.find(self._ref)
         after = 0
         if before is not None:
@@ -324,27 +356,55 @@ class Session(Generic[T_co]):
 
     async def get(self) -> Result[T_co]:
         """Return the session as it stands. Raises NotFound."""
+        self._verbs.caller.require(Permit.READ)
         entry = await self._service.get(self._ref)
-        return await self._service.result(entry)
+        return self._verbs.view(await self._service.result(entry))
 
-    async def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+    async def events(self, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """Return events after a seq, oldest first. Raises NotFound."""
-        entry = await self._service.get(self._ref)
-        return await self._service.events(entry, after, limit)
+        return list((await self._reader.logs.events(self.id, after, limit)).events)
 
-    async def set_metadata(self, changes: Mapping[str, Any]) -> None:
+    async def follow(self, *, after: int = 0, deltas: bool = False) -> AsyncIterator[Event | Delta]:
+        """Yield its events after a seq, each once, without end; this does not drive it.
+
+        With `deltas` also deltas of model responses.
+        """
+        self._verbs.caller.require(Permit.READ)
+        entry = await self._service.get(self._ref)
+        live = LiveRun(self._service, self.id, after)
+        with ExitStack() as stack:
+            if deltas:
+                names = (self._ref.tenant, self.id)
+                stack.enter_context(self._service.feed.on_deltas(*names, live.add_delta))
+            async for item in live.endless(entry):
+                yield item
+
+    async def messages(self) -> MessageList:
+        """Return the conversation in parts, each call with its status. Raises NotFound."""
+        pages = [page async for page in self._reader.logs.messages(self.id)]
+        return MessageList(session_id=self.id, messages=[part for page in pages for part in page])
+
+    async def state(self) -> PausedState:
+        """Return the states of its paused runs, its open calls, and the age of the pause."""
+        return await self._reader.paused(self.id)
+
+    async def pending(self) -> AsyncIterator[PendingCall]:
+        """Yield its open calls, the oldest first. Raises NotFound."""
+        for call in await self._reader.calls.of_session(self.id):
+            yield call
+
+    async def set_metadata(self, changes: Mapping[str, Any]) -> Result[T_co]:
         """Change metadata; None removes a key."""
-        await self._service.inbox.set_metadata(self._ref, changes)
+        await self._verbs.set_metadata(self.id, changes)
+        return await self.get()
 
-    async def permissions(self) -> tuple[RememberedPermission, ...]:
-        """Return the permissions that approvers granted for the rest of this session."""
-        entry = await self._service.get(self._ref)
-        return (await self._service.snapshot(entry)).log_state.permissions
+    async def permissions(self) -> list[Permission]:
+        """Return the permissions that approvals with `remember` gave for the rest of it."""
+        return list((await self._reader.permissions(self.id)).permissions)
 
-    async def revoke_permission(self, number: int, *, by: str) -> None:
-        """Take back a permission: its calls require approval again. Raises NotFound."""
-        entry = await self._service.get(self._ref)
-        await self._service.revoke(entry, number, by, self._via)
+    async def revoke(self, number: int, *, by: str | None = None) -> list[Permission]:
+        """Take back a permission: its calls require approval again. Returns the others."""
+        return list((await self._verbs.revoke(self.id, number, by)).permissions)
 
     async def cancel(
         self, *, by: str | None = None, reason: str | None = None, keep_children: bool = False
@@ -357,9 +417,8 @@ class Session(Generic[T_co]):
         for name, text in (("by", by), ("reason", reason)):
             if text is not None:
                 check_text(name, text)
-        await self._service.inbox.cancel(
-            self._ref, by, reason, self._via, keep_children=keep_children
-        )
+        body = CancelBody(by=by, reason=reason, keep_children=keep_children)
+        await self._verbs.cancel(self.id, body)
         return await self.get()
 
     async def compact(
@@ -375,15 +434,13 @@ class Session(Generic[T_co]):
         session is driven. `instructions` are added to the agent's own. Raises Conflict while a run
         or a call is open, ModelError if the model gives no summary.
         """
-        entry = await self._service.get(self._ref)
-        request = events.CompactionRequested(keep=keep, instructions=instructions, by=by)
-        await request_summary(self._service, entry, request)
-        await self._service.runs.follow(entry)
+        await self._verbs.compact(self.id, CompactBody(keep=keep, instructions=instructions, by=by))
+        await self._service.runs.follow(await self._service.get(self._ref))
         entry = await self._service.get(self._ref)
         error = summary_error((await self._service.snapshot(entry)).log_state)
         if error is not None:
             raise error
-        return await self._service.result(entry)
+        return self._verbs.view(await self._service.result(entry))
 
     async def fork(
         self,
@@ -396,9 +453,8 @@ class Session(Generic[T_co]):
         Effects are copied as results and never repeated; nothing of the copy runs before its
         first message, or a `run()`. Raises Refused AT_INVALID, Conflict SESSION_EXISTS.
         """
-        entry = await self._service.get(self._ref)
-        record = (await self._service.fork(entry, at=at, session_id=id)).record
-        return Session(self._service, record.tenant, record.id, via=self._via)
+        copy = await self._verbs.fork(self.id, ForkBody(at=at, session_id=id))
+        return Session(self._verbs, copy.session_id)
 
     async def export(self, *, secrets: bool = False) -> AsyncIterator[str]:
         """Yield the session as lines of JSON, which `Runtime.import_sessions` reads.
@@ -406,13 +462,14 @@ class Session(Generic[T_co]):
         Without `secrets` it is for reading only: an import refuses an export whose secret
         arguments were left out. Raises NotFound, and Corrupt after all that can be read.
         """
+        self._verbs.caller.require(Permit.OPERATE if secrets else Permit.READ)
         entry = await self._service.get(self._ref)
         async for line in self._service.export(entry, secrets=secrets):
             yield line.decode()
 
-    async def delete(self) -> None:
+    async def delete(self) -> DeletedSession:
         """Delete the session and everything that finds it; its run is cancelled first."""
-        await self._service.erase(self._ref, via=self._via)
+        return await self._verbs.delete(self.id)
 
 
 def _has_parked(drive: Driver | None) -> bool:

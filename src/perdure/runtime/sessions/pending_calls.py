@@ -43,7 +43,6 @@ from perdure.runtime.sessions.pending_pages import (
     OPEN_STATUSES,
     STATES,
     PendingFilter,
-    PendingSort,
     count_pending,
     pending_page,
 )
@@ -51,7 +50,7 @@ from perdure.runtime.sessions.runs import Runs
 from perdure.store.base import Entry, Gone, Lease, NoStream, Put, VersionMoved, Write
 from perdure.views.calls import PendingCall
 from perdure.views.health import Statistics
-from perdure.views.literals import Act
+from perdure.views.literals import Act, PendingSort
 
 Settlements = list[Settlement]  # `list` is a method below
 Acts = Callable[[PendingRecord], tuple[Act, ...]]  # what somebody may do about a call

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
@@ -18,9 +18,7 @@ from perdure.runtime.records.listings import (
 )
 from perdure.store.base import Entry, Order, Store
 from perdure.store.shared.paging import listing_cursor, listing_place
-from perdure.views.literals import Audience
-
-PendingSort = Literal["age", "expires", "newest"]
+from perdure.views.literals import Audience, PendingSort
 
 # The state of the index entries that have a status; None is every state.
 STATES: Final = {None: "open", "all": None, "waiting": "open", "processing": "open"}

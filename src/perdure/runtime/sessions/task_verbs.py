@@ -5,19 +5,20 @@ deleted here; verbs of shared tasks alone are those of `runtime.tasks.verbs`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import convert
 from msgspec.structs import replace
 
 from perdure.core.log import events
+from perdure.core.roles import Permit
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.naming import check_id
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import Conflict, NotFound
-from perdure.runtime.agents.delegation import parse_timeout
+from perdure.runtime.agents.delegation import check_launch, parse_timeout
 from perdure.runtime.diagnosis.tasks import WAITING_FOR
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.background import Gone, background_view, never
@@ -25,13 +26,24 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.task_lists import ListedTask, check_query
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.caller_views import CallerViews
+from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.runtime.tasks.values import TaskRef
 from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.tasks.views import task_view
 from perdure.views import tasks as views
 from perdure.views.findings import Finding
 from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS
-from perdure.views.tasks import AgentOutcome, AnyTask, BackgroundTask, ChangedTask, RemovedTask
+from perdure.views.tasks import (
+    AgentOutcome,
+    AnyTask,
+    BackgroundTask,
+    ChangedTask,
+    RemovedTask,
+    with_verbs,
+)
+from perdure.views.values import Content
+
+T = TypeVar("T")
 
 PAUSE_S: Final = 15  # between two signs of life of a list that is followed
 LIST_EVERY_S: Final = 0.2  # a list or task that is followed is not read more often
@@ -47,11 +59,26 @@ class AnyTaskVerbs:
         self._service = service
         self._background = service.background
         self._caller = caller
+        self._calls = CallVerbs(service, caller)
 
     # --- reading ------------------------------------------------------------------------------
 
+    async def __call__(
+        self,
+        *,
+        kind: str | None = None,
+        status: str | None = None,
+        parent: str | None = None,
+        owner: str | None = None,
+    ) -> AsyncIterator[AnyTask]:
+        """Yield tasks of every kind, newest first, each once."""
+        filters = {"kind": kind, "status": status, "parent": parent, "owner": owner}
+        async for task in views.every_task(self.list, filters):
+            yield task
+
     async def list(self, filters: Mapping[str, Any]) -> views.TaskPage:
         """List tasks, newest first, with the number of all matches."""
+        self._caller.require(Permit.READ)
         query = check_query(filters)
         tasks = await self._service.all_tasks.page(self._caller.tenant, query)
         count = await self._service.all_tasks.count(self._caller.tenant, query)
@@ -62,12 +89,18 @@ class AnyTaskVerbs:
         children = [task for task in tasks if isinstance(task, ChildTask)]
         reasons = iter(await self._background.with_reasons(children, self._caller.acts))
         return tuple(
-            _with_reasons(*next(reasons)) if isinstance(task, ChildTask) else task_view(task)
+            self._bound(_with_reasons(*next(reasons)))
+            if isinstance(task, ChildTask)
+            else task_view(task)
             for task in tasks
         )
 
+    def _bound(self, view: T) -> T:
+        return with_verbs(view, self, self._calls)
+
     async def get(self, task_id: str) -> AnyTask:
         """Return a task. Raises NotFound, also for the id of a run."""
+        self._caller.require(Permit.READ)
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.get(task_id)
@@ -76,16 +109,17 @@ class AnyTaskVerbs:
         try:
             result = await self._service.listed_result(await self._background.session(task))
         except NotFound:
-            return view
+            return self._bound(view)
         result = CallerViews(self._service, self._caller).session(result)
-        return replace(
+        detailed = replace(
             view,
             state=result.state,
-            output=result.output_json,
+            output_json=result.output_json,
             error=result.error,
             findings=result.findings,
             pending=result.pending,
         )
+        return self._bound(detailed)
 
     async def output(
         self,
@@ -99,11 +133,12 @@ class AnyTaskVerbs:
 
         With `block`, wait until the run has ended, at most `timeout` ms.
         """
+        self._caller.require(Permit.READ)
         wait_ms = _wait_ms(timeout, block=block)
         task = await self._child(task_id, "read")
         if wait_ms is not None and task.may_move:
             task = await self._background.wait(task, wait_ms, drive=self._caller.drives, gone=gone)
-        return _outcome(task, await self._background.outcome(task))
+        return self._bound(_outcome(task, await self._background.outcome(task)))
 
     async def _find(self, task_id: str) -> ListedTask:
         """Return a task of any kind. Raises NotFound."""
@@ -156,6 +191,21 @@ class AnyTaskVerbs:
     async def spawn(
         self,
         agent: str,
+        prompt: Content,
+        *,
+        parent: str | None = None,
+        description: str | None = None,
+        key: str | None = None,
+    ) -> BackgroundTask:
+        """Launch a background agent; the same key again, within its parent, returns the same."""
+        check_launch({"agent": agent, "prompt": prompt})
+        stored = await self._service.store_content(prompt)
+        task, _ = await self.launch(agent, stored, parent=parent, description=description, key=key)
+        return task
+
+    async def launch(
+        self,
+        agent: str,
         prompt: events.Content,
         *,
         parent: str | None = None,
@@ -163,6 +213,7 @@ class AnyTaskVerbs:
         key: str | None = None,
     ) -> tuple[BackgroundTask, bool]:
         """Launch a background agent, and return whether it is new."""
+        self._caller.require(Permit.OPERATE)
         task, is_new = await self._background.launch(
             self._caller.home_tenant,
             agent,
@@ -172,9 +223,22 @@ class AnyTaskVerbs:
             key=None if key is None else check_id(key, "key"),
             by=self._caller.actor(),
         )
-        return background_view(task), is_new
+        return self._bound(background_view(task)), is_new
 
     async def resume(
+        self,
+        task_id: str,
+        message: Content,
+        *,
+        block: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
+        key: str | None = None,
+    ) -> AgentOutcome:
+        """Send a follow-up, as `send` does, whose files are stored first."""
+        stored = await self._service.store_content(message)
+        return await self.send(task_id, stored, block=block, timeout=timeout, key=key)
+
+    async def send(
         self,
         task_id: str,
         message: events.Content,
@@ -189,6 +253,7 @@ class AnyTaskVerbs:
         With `block`, wait for the answer and take it. If the caller is gone by then, or `timeout`
         ms are over, its parent is notified instead. Raises Conflict, NotFound.
         """
+        self._caller.require(Permit.OPERATE)
         wait_ms = _wait_ms(timeout, block=block)
         task = await self._child(task_id, "resumed")
         key = None if key is None else check_id(key, "key")
@@ -196,32 +261,38 @@ class AnyTaskVerbs:
             task, message, key=key, wait_ms=wait_ms, by=self._caller.actor(), via=self._caller.via
         )
         if wait_ms is None:
-            return AgentOutcome(task=background_view(task), message=SENT)
+            return self._bound(AgentOutcome(task=background_view(task), message=SENT))
         answer = await self._background.wait_and_take(
             task, wait_ms, self._caller.actor(), drive=self._caller.drives, gone=gone
         )
         with suppress(NotFound):  # it was deleted meanwhile
             task = await self._background.get(task.tenant, task_id)
-        return _outcome(task, answer)
+        return self._bound(_outcome(task, answer))
 
     async def clear(self, parent: str) -> views.ClearedAgents:
         """Cancel the running background agents of a session and remove all from lists."""
+        self._caller.require(Permit.OPERATE)
         tasks = await self._background.clear(self._caller.home_tenant, parent, self._caller.actor())
         cleared = tuple(map(background_view, tasks))
         return views.ClearedAgents(parent=parent, cleared=len(tasks), tasks=cleared)
 
     # --- of every kind ------------------------------------------------------------------------
 
-    async def cancel(self, task_id: str, reason: str | None = None) -> AnyTask:
+    async def cancel(
+        self, task_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> AnyTask:
         """Cancel a task. Raises Conflict if it has ended."""
+        self._caller.require(Permit.OPERATE)
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.cancel(task_id)
-        task = await self._background.cancel(task, self._caller.actor(), reason, self._caller.via)
-        return background_view(task)
+        actor = self._caller.actor(by)
+        task = await self._background.cancel(task, actor, reason, self._caller.via)
+        return self._bound(background_view(task))
 
     async def delete(self, task_id: str) -> views.DeletedTask:
         """Delete a task with everything it has."""
+        self._caller.require(Permit.ADMIN)
         task = await self._find(task_id)
         if isinstance(task, TaskRecord):
             return await self.shared.delete(task_id)

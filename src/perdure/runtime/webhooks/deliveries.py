@@ -1,7 +1,6 @@
 """Webhook deliveries for callers: listed, view with their attempts, and redelivered."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 
@@ -14,6 +13,8 @@ from perdure.runtime.records.entries import all_readable
 from perdure.runtime.webhooks.address_filter import parse_url
 from perdure.runtime.webhooks.outbox import SERVER, Outbox, delivery_put
 from perdure.store.base import Entry, Gone, NoStream, Record, VersionMoved, Write
+from perdure.views.base import view_as
+from perdure.views.health import DeliveryDetails, DeliveryInfo
 
 
 class Deliveries:
@@ -34,32 +35,35 @@ class Deliveries:
             if tenant in (None, delivery.tenant) and session_id in (None, delivery.session_id):
                 yield delivery
 
-    async def to_json(self, delivery: Delivery) -> dict[str, Any]:
-        """Return a delivery as JSON; its target without the path, which may hold a secret."""
-        view: dict[str, Any] = dict.fromkeys(_ALWAYS)
-        view |= msgspec.to_builtins(delivery)
-        view["type"] = TYPES[delivery.occasion]
-        view["status"] = str(delivery.status)
-        view["attempts"] = delivery.attempts
-        view["tenant"] = delivery.tenant
-        view["target"] = await self._target_display(delivery.target)
-        view.pop("timeout", None)
-        return view
+    async def ordered(
+        self, tenant: str | None, status: str | None = None, session_id: str | None = None
+    ) -> list[Delivery]:
+        """Return the same, oldest first."""
+        matches = self.all(tenant, status=status, session_id=session_id)
+        return sorted([item async for item in matches], key=lambda item: (item.created_at, item.id))
 
-    async def details(self, delivery_id: str, tenant: str | None = None) -> dict[str, Any]:
+    async def view(self, delivery: Delivery) -> DeliveryInfo:
+        """Return a delivery; its target without the path, which may hold a secret."""
+        fields = msgspec.to_builtins(delivery)
+        target = await self._target_display(delivery.target)
+        shown = {**fields, "type": TYPES[delivery.occasion], "target": target}
+        shown["status"] = str(delivery.status)
+        return msgspec.convert(shown, DeliveryInfo)
+
+    async def details(self, delivery_id: str, tenant: str | None = None) -> DeliveryDetails:
         """Return one delivery with its body and the log of its attempts. Raises NotFound."""
         delivery = await self.get(delivery_id, tenant)
         try:
             stored = await self._store.read(deliveries.delivery_stream(delivery.id))
         except (NoStream, Gone) as error:
             raise _delivery_not_found(delivery_id) from error
-        log = [
-            {"at": record.at, **msgspec.json.decode(record.data)} for record in stored.records[1:]
-        ]
+        log = tuple(
+            [{"at": record.at, **msgspec.json.decode(record.data)} for record in stored.records[1:]]
+        )
         payload = stored.records[0].data
         check_readable(payload)
         body = msgspec.json.decode(payload)
-        return {**await self.to_json(delivery), "body": body, "log": log}
+        return view_as(DeliveryDetails, await self.view(delivery), body=body, log=log)
 
     async def _target_display(self, name: str) -> str:
         """Return the URL of a target without its path, or its name."""
@@ -100,9 +104,6 @@ class Deliveries:
             except (NoStream, Gone) as error:
                 raise _delivery_not_found(delivery_id) from error
             return after
-
-
-_ALWAYS = ("pendingID", "lastStatus", "lastError", "nextAt", "settledAt")
 
 
 def _delivery_not_found(delivery_id: str) -> NotFound:

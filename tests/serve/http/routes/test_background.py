@@ -221,7 +221,7 @@ async def test_a_caller_that_disconnects_leaves_the_answer_to_the_parent_at_once
     gone = anyio.Event()
 
     async def resume() -> None:
-        await verbs.resume(task_id, "More.", block=True, gone=gone.wait)
+        await verbs.send(task_id, "More.", block=True, gone=gone.wait)
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
@@ -483,7 +483,7 @@ async def test_an_unscoped_principal_reads_the_tasks_of_every_tenant(
 
 async def test_a_list_and_a_task_are_followed_as_they_change(rt: Runtime) -> None:
     verbs = AnyTaskVerbs(service_of(rt), Caller())
-    launched, _ = await verbs.spawn("researcher", "Why?")
+    launched = await verbs.spawn("researcher", "Why?")
     task_id = launched.id
     seen: dict[str, list[str]] = {"list": [], "task": []}
 
@@ -534,12 +534,12 @@ async def test_the_client_has_the_verbs_of_a_runtime(rt: Runtime, clock: ManualC
             await task.resume("More!")
         assert refused.value.code == "BEING_RESUMED"
         await rt.work(once=True)
-        shown = await client.task(task.id).get()
-        assert (shown.output, shown.name) == ("Second.", "tides")
+        shown = await client.background_task(task.id)
+        assert (shown.output_json, shown.name) == ("Second.", "tides")
         clock.advance(1)
-        shared = await client.tasks.create({"name": "shared"})
+        shared = await client.sandbox_tasks.create({"name": "shared"})
         with pytest.raises(Conflict, match="is a shared task"):
-            await client.task(shared.id).get()
+            await client.background_task(shared.id)
         assert [row.kind async for row in client.tasks()] == ["sandbox", "background"]
         assert [row.id async for row in client.tasks(status="completed")] == [task.id]
         await task.delete()
@@ -551,7 +551,7 @@ async def test_the_client_reads_a_task_whose_id_ends_in_json(rt: Runtime) -> Non
     transport = httpx2.ASGITransport(app=asgi(rt, auth=TOKENS))
     async with Client("http://perdure", "admin-token", transport=transport) as client:
         for name in ("report", "report.json"):
-            await client.tasks.create({"id": name, "name": name})
+            await client.sandbox_tasks.create({"id": name, "name": name})
             assert (await client.tasks.get(name)).id == name
 
 
@@ -589,4 +589,4 @@ async def test_a_launch_without_an_agent_is_refused_in_the_same_words_everywhere
     events = await rt.session("asking").events()
     (result,) = [event.data for event in events if event.type == "tool_result"]
     assert result["result"] == text
-    assert [task async for task in rt.tasks()] == []
+    assert [task async for task in rt.background_tasks()] == []

@@ -478,7 +478,7 @@ async def test_a_watcher_of_calls_comes_back_to_where_it_was(rt: Runtime, app: A
     """S0.52: also between the two pieces of news that one event is."""
     pending = await parked(rt)
     for kind in ("question", "approval"):
-        await rt.cancel(pending[kind])
+        await rt.cancel_call(pending[kind])
     await rt.submit_result(pending["tool"], "up")
     await rt.session("s").run()
     async with reading(app, "/async-tool/events?after=0") as reader:
@@ -516,7 +516,7 @@ async def test_a_submitter_sees_the_calls_of_tools_only(rt: Runtime, app: Any) -
     async with reading(app, "/async-tool/events?after=0", as_="submitter") as reader:
         sent = await reader.next()
         assert (sent.event, sent.data["kind"]) == ("created", "tool")
-        await rt.cancel(sent.data["pendingID"])
+        await rt.cancel_call(sent.data["pendingID"])
         assert (await reader.next()).event == "cancelled"
     async with reading(app, "/events", as_="submitter") as reader:
         await reader.ended.wait()

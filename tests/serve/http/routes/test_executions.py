@@ -32,7 +32,7 @@ async def rt(open_folder: Path) -> AsyncIterator[Runtime]:
 async def tasks(rt: Runtime) -> AsyncIterator[Any]:
     transport = httpx2.ASGITransport(app=asgi(rt, auth=TOKENS))
     async with Client("http://perdure", "operator-token", transport=transport) as opened:
-        yield opened.tasks
+        yield opened.sandbox_tasks
 
 
 async def test_a_command_over_http_answers_as_the_seed_documents(client: HttpClient) -> None:

@@ -27,12 +27,12 @@ async def rt(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-async def tasks(rt: Runtime) -> AsyncIterator[Any]:
+async def operator(rt: Runtime) -> AsyncIterator[Client]:
     import httpx2
 
     transport = httpx2.ASGITransport(app=asgi(rt, auth=TOKENS))
     async with Client("http://perdure", "admin-token", transport=transport) as opened:
-        yield opened.tasks
+        yield opened
 
 
 async def test_a_task_lives_over_http_as_the_seed_documents(client: HttpClient) -> None:
@@ -152,8 +152,9 @@ async def test_a_tenant_sees_its_own_tasks_only(rt: Runtime, client_of: MakeClie
         assert (await admin.get("/tasks/u", params={"tenant": "acme"})).status_code == 200
 
 
-async def test_the_client_has_every_verb(tasks: Any, tmp_path: Path) -> None:
+async def test_the_client_has_every_verb(operator: Client, tmp_path: Path) -> None:
     """S3.2, S3.9, S3.10"""
+    tasks: Any = operator.sandbox_tasks
     created = await tasks.create({"name": "n", "id": "t", "metadata": {"x": 1}})
     assert (created.id, created.created_at) == ("t", created.updated_at)
     with pytest.raises(Conflict) as refused:
@@ -186,15 +187,16 @@ async def test_the_client_has_every_verb(tasks: Any, tmp_path: Path) -> None:
         assert (await tasks.import_("t", archive)).description == "good"
     await tasks.delete_checkpoint("t", taken.checkpoint_id)
     assert (await tasks.complete("t", {"success": True, "data": [1]})).status == "completed"
-    assert (await tasks.list({"status": "completed"})).count == 1
-    await tasks.delete("t")
+    assert (await operator.tasks.list({"status": "completed"})).count == 1
+    await operator.tasks.delete("t")
     with pytest.raises(NotFound):
-        await tasks.get("t")
+        await operator.tasks.get("t")
 
 
 async def test_no_answer_names_a_path_of_the_servers_disk(
-    tasks: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    operator: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    tasks: Any = operator.sandbox_tasks
     await tasks.create({"name": "n", "id": "t"})
     folder = tmp_path / "tasks/t"
     taken = await tasks.checkpoint("t")

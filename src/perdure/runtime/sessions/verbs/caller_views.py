@@ -1,7 +1,7 @@
 """Sessions and calls as one caller finds and sees them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -17,6 +17,8 @@ from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.views.base import bind, bound
 from perdure.views.calls import PendingCall
 from perdure.views.sessions import Result, SessionSummary
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class CallerViews:
         """Return a call with what the caller may do about it."""
         return self.service.calls.view(record, self.caller.acts)
 
-    def session(self, result: Result[Any]) -> Result[Any]:
+    def session(self, result: Result[T]) -> Result[T]:
         """Return a session with the steps and acts that the caller may take."""
         if self.caller.principal is None:
             return result

@@ -1,8 +1,8 @@
 """Verbs on pending calls for one caller: listed, decided, settled, counted."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from perdure.core.pending.commands import (
     Approve,
@@ -14,52 +14,29 @@ from perdure.core.pending.commands import (
     SubmitResult,
 )
 from perdure.core.pending.progress import ProgressReport
-from perdure.core.pending.record import Verb, pending_not_found
+from perdure.core.pending.record import PendingRecord, Verb, pending_not_found
 from perdure.core.pending.settlement import Settlement, check_verb
 from perdure.core.roles import Permit
-from perdure.errors import Conflict, NotAllowed
+from perdure.errors import Conflict, NotAllowed, Refused
 from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.sessions.decisions import decision_commands
-from perdure.runtime.sessions.pending_pages import PendingFilter, PendingSort
+from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.caller_views import CallerViews
-from perdure.views.bodies import (
-    ApproveBody,
-    CallbackBody,
-    DecisionItem,
-    DenyBody,
-    RespondBody,
-    ResultIn,
+from perdure.views.base import bind, view_as
+from perdure.views.bodies import CallbackBody, DecisionItem, ResultIn
+from perdure.views.calls import CallOrID, DecidedCall, PendingCall, call_id
+from perdure.views.decisions import (
+    RESULTS_EXAMPLE,
+    CallKey,
+    Choice,
+    checked_calls,
+    decision_items,
 )
-from perdure.views.calls import PendingCall
 from perdure.views.health import Statistics
+from perdure.views.literals import PendingSort
 
-
-class SettledCall:
-    """A call after a command; `duplicate` says that the same command was accepted before."""
-
-    __slots__ = ("_record", "_views", "duplicate")
-
-    def __init__(self, views: CallerViews, outcome: Settlement) -> None:
-        self._views = views
-        self._record = outcome.record
-        self.duplicate = outcome.duplicate
-
-    @property
-    def session_id(self) -> str:
-        """The session of the call."""
-        return self._record.session_id
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of its session."""
-        return self._record.tenant
-
-    @property
-    def call(self) -> PendingCall:
-        """The call as the caller sees it."""
-        return self._views.call(self._record)
+PAGE: Final = 100  # calls that a list of all reads at a time
 
 
 class CallVerbs:
@@ -70,6 +47,9 @@ class CallVerbs:
         self._caller = caller
         self._views = CallerViews(service, caller)
 
+    def _view(self, record: PendingRecord) -> PendingCall:
+        return bind(self._views.call(record), _owner=self)
+
     # --- reading ------------------------------------------------------------------------------
 
     async def get(self, pending_id: str) -> PendingCall:
@@ -77,7 +57,7 @@ class CallVerbs:
         record = await self._service.calls.get(pending_id, self._caller.tenant)
         if not self._caller.may_read(record):
             raise pending_not_found(pending_id)
-        return self._views.call(record)
+        return self._view(record)
 
     async def page(
         self,
@@ -93,26 +73,28 @@ class CallVerbs:
         """
         calls, visible = self._service.calls, self.visible(chosen)
         records, following = await calls.page(visible, after, limit, sort, most)
-        return tuple([self._views.call(record) for record in records]), following
+        return tuple([self._view(record) for record in records]), following
 
     async def all(
-        self, status: str | None = None, session_id: str | None = None
+        self, chosen: PendingFilter, sort: PendingSort = "age"
     ) -> AsyncIterator[PendingCall]:
-        """Yield calls: the open ones, those of a status, or with "all" every one."""
-        stream: str | None = None
-        if session_id is not None:
-            stream = (await self._views.entry(session_id)).stream
-        calls = self._service.calls.list(self._caller.tenant, status=status, stream=stream)
-        async for record in calls:
-            if self._caller.may_read(record):
-                yield self._views.call(record)
+        """Yield the calls that match, in an order. Raises NotFound if there is no session."""
+        if chosen.session_id is not None:
+            await self._views.entry(chosen.session_id)
+        after: str | None = None
+        while True:
+            calls, after = await self.page(chosen, after, PAGE, sort)
+            for call in calls:
+                yield call
+            if after is None:
+                return
 
     async def of_session(self, session_id: str) -> tuple[PendingCall, ...]:
         """Return the open calls of a session, in their order. Raises NotFound."""
         entry = await self._views.entry(session_id)
         records = await self._service.calls.of_session(entry)
         ordered = sorted(records, key=lambda record: (record.time.created, record.part_id))
-        return tuple([self._views.call(record) for record in ordered])
+        return tuple([self._view(record) for record in ordered])
 
     async def count(self, chosen: PendingFilter) -> int:
         """Return the number of all calls that match."""
@@ -130,36 +112,76 @@ class CallVerbs:
 
     # --- deciding -----------------------------------------------------------------------------
 
-    async def approve(self, pending_id: str, body: ApproveBody) -> SettledCall:
+    async def approve(
+        self,
+        call: CallOrID,
+        *,
+        by: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+    ) -> DecidedCall:
         """Approve exactly the stored call, with `args` merged over its arguments."""
-        (actor, via), role = self._author(body.by), self._caller.approver_role(body.by)
-        remember = (body.remember, body.all_tools)
-        command = Approve(actor, via, body.args, body.note, *remember, role)
-        return await self._settle(pending_id, command)
+        (author, via), role = self._author(by), self._caller.approver_role(by)
+        return await self._settle(call, Approve(author, via, args, note, remember, all_tools, role))
 
-    async def deny(self, pending_id: str, body: DenyBody) -> SettledCall:
+    async def deny(
+        self,
+        call: CallOrID,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        remember: bool | str = False,
+        all_tools: bool = False,
+    ) -> DecidedCall:
         """Deny a call, or decline to answer a question."""
-        (actor, via), role = self._author(body.by), self._caller.approver_role(body.by)
-        command = Deny(actor, via, body.reason, body.remember, body.all_tools, role)
-        return await self._settle(pending_id, command)
+        (author, via), role = self._author(by), self._caller.approver_role(by)
+        return await self._settle(call, Deny(author, via, reason, remember, all_tools, role))
 
-    async def respond(self, pending_id: str, body: RespondBody) -> SettledCall:
+    async def respond(self, call: CallOrID, output: Any, *, by: str | None = None) -> DecidedCall:
         """Answer a question, or give an output instead of running the call."""
-        role = self._caller.approver_role(body.by)
-        return await self._settle(pending_id, Respond(*self._author(body.by), body.output, role))
+        role = self._caller.approver_role(by)
+        return await self._settle(call, Respond(*self._author(by), output, role))
 
-    async def decide_one(self, item: DecisionItem, by: str | None = None) -> SettledCall:
+    async def decide_one(self, item: DecisionItem, by: str | None = None) -> DecidedCall:
         """Make the decision of a form about one call."""
         return await self._settle(item.pending_id, self._caller.command(item, by))
 
     async def decide(
         self, items: Sequence[DecisionItem], by: str | None = None
-    ) -> list[SettledCall]:
+    ) -> tuple[DecidedCall, ...]:
         """Decide about several calls in one commit: about all of them, or about none."""
-        role = self._caller.approver_role(by)
-        commands = decision_commands(items, *self._author(by), role)
+        self._caller.require(Permit.DECIDE)
+        commands = self._caller.commands(items, by)
         outcomes = await self._service.calls.settle_all(commands, self._caller.tenant)
-        return [SettledCall(self._views, outcome) for outcome in outcomes]
+        return tuple([self._decided(outcome) for outcome in outcomes])
+
+    def commands(
+        self,
+        results: Mapping[CallKey, Any] | None,
+        decisions: Mapping[CallKey, Choice] | None,
+        by: str | None,
+    ) -> dict[str, Command]:
+        """Return the commands of calls that a run settles first, by pending id. Raises Refused."""
+        commands: dict[str, Command] = {}
+        if results:
+            self._caller.require(Permit.SUBMIT)
+            outputs = checked_calls("results", results, RESULTS_EXAMPLE).items()
+            for call, output in outputs:
+                result = ResultIn(output=output)
+                commands[call_id(call)] = self._caller.submission(result, by)
+        if not decisions:
+            return commands
+        self._caller.require(Permit.DECIDE)
+        decided = self._caller.commands(decision_items(decisions), by)
+        if both := sorted(commands.keys() & decided.keys()):
+            raise Refused(
+                f"{both[0]} is in results and in decisions",
+                code="VALUE_INVALID",
+                hint="results are for deferred calls, decisions for approvals and questions",
+            )
+        return commands | decided
 
     async def check_not_own(self, pending_id: str) -> None:
         """Raise NotAllowed if the caller started the session, or one that launched it.
@@ -181,22 +203,28 @@ class CallVerbs:
     # --- submitting ---------------------------------------------------------------------------
 
     async def submit_result(
-        self, pending_id: str, result: ResultIn, by: str | None = None
-    ) -> SettledCall:
+        self,
+        call: CallOrID,
+        output: Any,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> DecidedCall:
         """Submit the result of a deferred call."""
-        author = (self._caller.actor(by), self._caller.via)
-        command = SubmitResult(result.output, result.title, result.metadata, *author)
-        return await self._settle(pending_id, command)
+        result = ResultIn(output=output, title=title, metadata=metadata)
+        return await self._settle(call, self._caller.submission(result, by))
 
-    async def submit_error(self, pending_id: str, error: str, by: str | None = None) -> SettledCall:
+    async def submit_error(
+        self, call: CallOrID, error: str, *, by: str | None = None
+    ) -> DecidedCall:
         """Submit the error of a deferred call."""
-        author = (self._caller.actor(by), self._caller.via)
-        return await self._settle(pending_id, SubmitError(error, *author))
+        command = SubmitError(error, self._caller.actor(by), self._caller.via)
+        return await self._settle(call, command)
 
-    async def cancel(self, pending_id: str, by: str | None = None) -> SettledCall:
+    async def cancel_call(self, call: CallOrID, *, by: str | None = None) -> DecidedCall:
         """Cancel one call; its model is informed."""
-        command = CancelCall(self._caller.actor(by), self._caller.via)
-        return await self._settle(pending_id, command)
+        return await self._settle(call, CancelCall(self._caller.actor(by), self._caller.via))
 
     async def report_progress(self, pending_id: str, body: CallbackBody) -> str:
         """Record progress unless it is outdated or repeated; return the id of the session.
@@ -215,20 +243,36 @@ class CallVerbs:
         await self._service.calls.report_progress(record, report)
         return record.session_id
 
-    async def _settle(self, pending_id: str, command: Command) -> SettledCall:
+    async def _settle(self, call: CallOrID, command: Command) -> DecidedCall:
         """Settle a call. Raises NotFound, Refused, or Conflict with the winner."""
+        pending_id = call_id(call)
+        self._caller.require(_permit(command))
         try:
             outcome = await self._service.calls.settle(pending_id, command, self._caller.tenant)
         except Conflict as error:
             self._check_readable(pending_id, error)
             raise
-        return SettledCall(self._views, outcome)
+        return self._decided(outcome)
+
+    def _decided(self, outcome: Settlement) -> DecidedCall:
+        view = self._views.call(outcome.record)
+        return bind(view_as(DecidedCall, view, duplicate=outcome.duplicate), _owner=self)
 
     def _check_readable(self, pending_id: str, error: Conflict) -> None:
         """Raise NotFound if the call of a conflict is of a kind that the caller may not read."""
         if error.code == "WRONG_KIND" and not self._caller.may(Permit.READ):
             raise pending_not_found(pending_id) from error
 
-    def _author(self, by: str | None) -> tuple[Any, str]:
-        """Return actor and channel; a missing actor is refused with the command."""
-        return self._caller.actor(by), self._caller.via
+    def _author(self, by: str | None) -> tuple[str, str]:
+        return self._caller.author(by), self._caller.via
+
+
+def _permit(command: Command) -> Permit:
+    """Return the permit that a command needs."""
+    match command:
+        case SubmitResult() | SubmitError():
+            return Permit.SUBMIT
+        case CancelCall():
+            return Permit.OPERATE
+        case _:
+            return Permit.DECIDE

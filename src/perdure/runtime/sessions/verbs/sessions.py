@@ -6,7 +6,7 @@
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from perdure.core.log import events
 from perdure.core.roles import Permit
@@ -32,7 +32,8 @@ from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.caller_views import CallerViews
 from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.runtime.sessions.verbs.logs import LogVerbs
-from perdure.runtime.views import Snapshot, permission_view, session_view
+from perdure.runtime.views import Snapshot, agent_view, permission_view, session_view
+from perdure.views.base import bind
 from perdure.views.bodies import (
     CancelBody,
     CompactBody,
@@ -42,6 +43,7 @@ from perdure.views.bodies import (
     MessageBody,
     NewSessionBody,
 )
+from perdure.views.health import AgentInfo
 from perdure.views.sessions import (
     DeletedSession,
     PausedState,
@@ -49,6 +51,8 @@ from perdure.views.sessions import (
     Result,
     SessionSummary,
 )
+
+T = TypeVar("T")
 
 
 class Sent(NamedTuple):
@@ -63,8 +67,8 @@ class SessionVerbs:
     """Sessions as one caller sees and changes them."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
-        self._service = service
-        self._caller = caller
+        self.service = service
+        self.caller = caller
         self._views = CallerViews(service, caller)
         self.calls = CallVerbs(service, caller)
         self.logs = LogVerbs(service, caller)
@@ -76,39 +80,58 @@ class SessionVerbs:
         return await self._result(await self._views.entry(session_id))
 
     async def _result(self, entry: SessionEntry) -> Result[Any]:
-        return self._views.session(await self._service.listed_result(entry))
+        return self.view(await self.service.listed_result(entry))
+
+    def view(self, result: Result[T]) -> Result[T]:
+        """Return a session as the caller sees it, whose calls have the caller's verbs."""
+        shown = self._views.session(result)
+        for call in shown.pending:
+            bind(call, _owner=self.calls)
+        return shown
 
     async def paused(self, session_id: str) -> PausedState:
         """Return its open calls, and the execution states of its paused runs. Raises NotFound."""
-        return await pause_state(self._service, await self.get(session_id))
+        return await pause_state(self.service, await self.get(session_id))
 
     async def page(
         self, chosen: SessionFilter, after: str | None, limit: int
     ) -> tuple[tuple[Result[Any], ...], str | None]:
         """Return up to `limit` sessions by id, and the id after which more follow."""
-        visible = replace(chosen, tenant=self._caller.tenant)
-        results, last = await session_page(self._service, visible, after, limit)
-        return tuple([self._views.session(result) for result in results]), last
+        visible = replace(chosen, tenant=self.caller.tenant)
+        results, last = await session_page(self.service, visible, after, limit)
+        return tuple([self.view(result) for result in results]), last
 
-    async def all(self, *, is_complete: bool) -> AsyncIterator[Result[Any]]:
-        """Yield all sessions; unless complete, with what their entries say, and no log is read."""
-        async for entry in self._service.sessions(self._caller.tenant, damaged=True):
+    async def all(
+        self, chosen: SessionFilter | None = None, *, is_complete: bool = True
+    ) -> AsyncIterator[Result[Any]]:
+        """Yield sessions; unless complete, with what their entries say, and no log is read."""
+        self.caller.require(Permit.READ)
+        chosen = chosen or SessionFilter()
+        async for entry in self.service.sessions(self.caller.tenant, damaged=True):
+            if not chosen.may_match(entry.record):
+                continue
+            result = session_view(Snapshot(entry.record, State()))
             if is_complete:
-                yield await self._result(entry)
-            else:
-                yield session_view(Snapshot(entry.record, State()))
+                result = await self._result(entry)
+            if chosen.state in (None, result.state):
+                yield result
 
     async def recent(
         self, chosen: SessionFilter, after: str | None, limit: int, most: int | None = None
     ) -> tuple[list[SessionSummary], str | None]:
         """Return up to `limit` sessions, the last changed first: see `recent_sessions`."""
-        visible = replace(chosen, tenant=self._caller.tenant)
-        summaries, following = await recent_sessions(self._service, visible, after, limit, most)
+        visible = replace(chosen, tenant=self.caller.tenant)
+        summaries, following = await recent_sessions(self.service, visible, after, limit, most)
         return [self._views.summary(summary) for summary in summaries], following
 
     async def count(self, chosen: SessionFilter) -> int | None:
         """Return the number of sessions that match; None if only their entries tell."""
-        return await count_sessions(self._service, replace(chosen, tenant=self._caller.tenant))
+        return await count_sessions(self.service, replace(chosen, tenant=self.caller.tenant))
+
+    def agents(self) -> tuple[AgentInfo, ...]:
+        """Return the agents of this process with their tools."""
+        self.caller.require(Permit.READ)
+        return tuple([agent_view(agent) for agent in self.service.agents.all()])
 
     async def parked(
         self, session_id: str, seconds: float, is_closing: Callable[[], bool]
@@ -117,7 +140,7 @@ class SessionVerbs:
         entry = await self._views.entry(session_id)
         if not seconds:
             return await self._result(entry), False
-        is_parked = await self._service.runs.wait_until_parked(entry, seconds, is_closing)
+        is_parked = await self.service.runs.wait_until_parked(entry, seconds, is_closing)
         return await self.get(session_id), is_parked
 
     # --- starting and continuing --------------------------------------------------------------
@@ -128,7 +151,7 @@ class SessionVerbs:
             return check_id(session_id)
         if key is None:
             return new_id("s")
-        source = f"{self._caller.home_tenant}\n{self._caller.name}\n{check_id(key, 'key')}"
+        source = f"{self.caller.home_tenant}\n{self.caller.name}\n{check_id(key, 'key')}"
         return f"s_{hashlib.sha256(source.encode()).hexdigest()[:32]}"
 
     async def create(self, session_id: str, body: NewSessionBody, key: str | None = None) -> bool:
@@ -136,8 +159,8 @@ class SessionVerbs:
 
         Raises NotFound for an agent that none of those here is.
         """
-        ref = self._service.new_ref(
-            self._caller.home_tenant,
+        ref = self.service.new_ref(
+            self.caller.home_tenant,
             session_id,
             body.agent,
             metadata=body.metadata,
@@ -145,7 +168,7 @@ class SessionVerbs:
             queue=body.queue,
         )
         if body.message is None:
-            return (await self._service.inbox.create(ref)).is_new
+            return (await self.service.inbox.create(ref)).is_new
         return await self._send(ref, body.message, key, body.by)
 
     async def send(self, session_id: str, body: MessageBody, key: str | None = None) -> Sent:
@@ -155,14 +178,14 @@ class SessionVerbs:
         """
         _check_message(body)
         if body.task_id is None:
-            self._caller.require(Permit.OPERATE)
+            self.caller.require(Permit.OPERATE)
         entry = await self._replied_entry(session_id, body.task_id)
         check_context(entry, body.context_id)
         if body.task_id is not None:
-            settled = await settle_by_reply(self._service, entry, self._reply(body, body.task_id))
+            settled = await settle_by_reply(self.service, entry, self._reply(body, body.task_id))
             if settled is not None:
                 return Sent(True, settled.record.id, settled.duplicate)
-        self._caller.require(Permit.OPERATE)
+        self.caller.require(Permit.OPERATE)
         content = "" if body.content is None else body.content
         await self._send(self._views.ref(session_id), content, key, body.by)
         return Sent()
@@ -172,11 +195,11 @@ class SessionVerbs:
     ) -> bool:
         """Record a message; return whether it created the session."""
         key = None if key is None else check_id(key, "key")
-        actor = self._caller.actor(by)
-        entry = None if isinstance(content, str) else await self._service.find(ref)
-        stored = await store_content(self._service, entry, content)
-        message = NewMessage(stored, key, actor, via=self._caller.via)
-        return (await self._service.send(ref, message)).is_new
+        actor = self.caller.actor(by)
+        entry = None if isinstance(content, str) else await self.service.find(ref)
+        stored = await store_content(self.service, entry, content)
+        message = NewMessage(stored, key, actor, via=self.caller.via)
+        return (await self.service.send(ref, message)).is_new
 
     async def _replied_entry(self, session_id: str, task_id: str | None) -> SessionEntry:
         try:
@@ -192,7 +215,7 @@ class SessionVerbs:
             ) from error
 
     def _reply(self, body: MessageBody, task_id: str) -> Reply:
-        caller, decision = self._caller, body.decision
+        caller, decision = self.caller, body.decision
         if isinstance(decision, str):
             decision = DecisionIn(kind=decision)
         author = (caller.actor(body.by) or "", caller.via, caller.approver_role(body.by))
@@ -201,12 +224,12 @@ class SessionVerbs:
     async def start_again(self, session_id: str) -> str:
         """Start a new session with the first message of one; return its id."""
         entry = await self._views.entry(session_id)
-        first, _ = await self._service.feed.events(entry, 0, 1)
+        first, _ = await self.service.feed.events(entry, 0, 1)
         if first and first[0].type == "user":
             name = new_id("s")
-            ref = self._service.new_ref(self._caller.home_tenant, name, entry.record.agent)
-            content, by = first[0].data["content"], self._caller.actor()
-            await self._service.send(ref, NewMessage(content, None, by, via=self._caller.via))
+            ref = self.service.new_ref(self.caller.home_tenant, name, entry.record.agent)
+            content, by = first[0].data["content"], self.caller.actor()
+            await self.service.send(ref, NewMessage(content, None, by, via=self.caller.via))
             return name
         raise Refused(
             "the first message of this session cannot be read", hint="start a new session by hand"
@@ -214,45 +237,54 @@ class SessionVerbs:
 
     async def export(self, session_id: str) -> AsyncIterator[bytes]:
         """Return the lines of a session with its background agents, without secrets."""
-        return self._service.export(await self._views.entry(session_id))
+        return self.service.export(await self._views.entry(session_id))
 
     # --- changing -----------------------------------------------------------------------------
 
     async def resume(self, session_id: str) -> None:
         """Make a session due now, also after its run failed."""
+        self.caller.require(Permit.OPERATE)
         entry = await self._views.entry(session_id)
-        await self._service.runs.prepare(entry)
-        await self._service.runs.resume(entry)
+        await self.service.runs.prepare(entry)
+        await self.service.runs.resume(entry)
 
     async def cancel(self, session_id: str, body: CancelBody) -> Result[Any]:
         """Cancel the run: after this, nothing of it starts any more."""
-        actor, ref = self._caller.actor(body.by), self._views.ref(session_id)
-        await self._service.inbox.cancel(ref, actor, body.reason, self._caller.via)
+        self.caller.require(Permit.OPERATE)
+        actor, ref = self.caller.actor(body.by), self._views.ref(session_id)
+        keep = body.keep_children
+        await self.service.inbox.cancel(
+            ref, actor, body.reason, self.caller.via, keep_children=keep
+        )
         return await self.get(session_id)
 
     async def fork(self, session_id: str, body: ForkBody) -> Result[Any]:
         """Copy a session up to the last event, not after `at`, at which every call was settled."""
+        self.caller.require(Permit.OPERATE)
         entry = await self._views.entry(session_id)
-        copy = await self._service.fork(entry, at=body.at, session_id=body.session_id)
+        copy = await self.service.fork(entry, at=body.at, session_id=body.session_id)
         return await self._result(copy)
 
     async def compact(self, session_id: str, body: CompactBody) -> None:
         """Let the model summarize the conversation so far."""
+        self.caller.require(Permit.OPERATE)
         entry = await self._views.entry(session_id)
         request = events.CompactionRequested(
-            keep=body.keep, instructions=body.instructions, by=self._caller.actor(body.by)
+            keep=body.keep, instructions=body.instructions, by=self.caller.actor(body.by)
         )
-        await request_summary(self._service, entry, request)
+        await request_summary(self.service, entry, request)
 
     async def set_metadata(self, session_id: str, changes: Mapping[str, Any]) -> Result[Any]:
         """Change metadata; None removes a key."""
-        await self._service.inbox.set_metadata(self._views.ref(session_id), changes)
+        self.caller.require(Permit.OPERATE)
+        await self.service.inbox.set_metadata(self._views.ref(session_id), changes)
         return await self.get(session_id)
 
     async def delete(self, session_id: str) -> DeletedSession:
         """Delete a session with its log and calls; a run that is not over is cancelled first."""
+        self.caller.require(Permit.ADMIN)
         ref = self._views.ref(session_id)
-        state = await self._service.erase(ref, self._caller.actor(), self._caller.via)
+        state = await self.service.erase(ref, self.caller.actor(), self.caller.via)
         return DeletedSession(session_id=session_id, state=state)
 
     async def permissions(self, session_id: str) -> PermissionList:
@@ -261,12 +293,13 @@ class SessionVerbs:
 
     async def revoke(self, session_id: str, number: int, by: str | None = None) -> PermissionList:
         """Revoke a permission, so that its calls need approval again; return the others."""
-        entry, caller = await self._views.entry(session_id), self._caller
-        await self._service.revoke(entry, number, caller.actor(by) or "", caller.via)
+        self.caller.require(Permit.DECIDE)
+        entry, caller = await self._views.entry(session_id), self.caller
+        await self.service.revoke(entry, number, caller.author(by), caller.via)
         return await self._permissions(entry)
 
     async def _permissions(self, entry: SessionEntry) -> PermissionList:
-        remembered = (await self._service.snapshot(entry)).log_state.permissions
+        remembered = (await self.service.snapshot(entry)).log_state.permissions
         permissions = tuple([permission_view(item) for item in remembered])
         return PermissionList(session_id=entry.record.id, permissions=permissions)
 

@@ -41,7 +41,7 @@ async def resume_task(scope: RequestScope, task_id: str, body: ResumeBody) -> Re
     """
     verbs = any_verbs(scope)
     message = await store_content(scope.service, await verbs.session(task_id), body.message)
-    outcome = await verbs.resume(
+    outcome = await verbs.send(
         task_id,
         message,
         block=body.block,

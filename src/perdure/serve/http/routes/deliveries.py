@@ -8,7 +8,7 @@ from starlette.responses import Response
 from perdure.core.webhooks.deliveries import Delivery
 from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import ADMINISTERS, READS, RequestScope
-from perdure.serve.http.parameters import Name
+from perdure.serve.http.parameters import ByQuery, Name
 from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged, value_or_none
 from perdure.views.base import wire_name
@@ -30,15 +30,13 @@ async def list_deliveries(scope: RequestScope, query: DeliveryQuery) -> Response
     """List the webhook deliveries in the store, oldest first."""
     deliveries = scope.service.deliveries
     after = decode_cursor(query.cursor)
-    matches = deliveries.all(
-        scope.tenant, status=value_or_none(query.status), session_id=value_or_none(query.session_id)
-    )
-    ordered = sorted([delivery async for delivery in matches], key=_position)
+    status, session_id = value_or_none(query.status), value_or_none(query.session_id)
+    ordered = await deliveries.ordered(scope.tenant, status, session_id)
     remaining = [delivery for delivery in ordered if after is None or _position(delivery) > after]
     page = remaining[: query.limit]
     next_cursor = encode_cursor(_position(page[-1])) if len(remaining) > query.limit else None
-    items = [await deliveries.to_json(delivery) for delivery in page]
-    return json_response({"deliveries": items, "next": next_cursor})
+    items = tuple([await deliveries.view(delivery) for delivery in page])
+    return json_response(DeliveryPage(deliveries=items, next=next_cursor))
 
 
 def _position(delivery: Delivery) -> PagePosition:
@@ -50,11 +48,12 @@ async def get_delivery(scope: RequestScope, delivery_id: str) -> Response:
     return json_response(await scope.service.deliveries.details(delivery_id, scope.tenant))
 
 
-async def redeliver(scope: RequestScope, delivery_id: str) -> Response:
+async def redeliver(scope: RequestScope, delivery_id: str, query: ByQuery) -> Response:
     """Deliver again, under the same id, as soon as a worker can."""
     deliveries = scope.service.deliveries
-    delivery = await deliveries.redeliver(delivery_id, by=scope.actor(), tenant=scope.tenant)
-    return json_response(await deliveries.to_json(delivery), 202)
+    actor = scope.caller.actor(value_or_none(query.by))
+    delivery = await deliveries.redeliver(delivery_id, by=actor, tenant=scope.tenant)
+    return json_response(await deliveries.view(delivery), 202)
 
 
 _LIST: Final = "/deliveries"

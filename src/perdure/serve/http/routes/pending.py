@@ -4,22 +4,22 @@ import re
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from perdure.core.roles import Permit
-from perdure.runtime.sessions.pending_pages import PendingFilter, PendingSort
-from perdure.runtime.sessions.verbs.calls import SettledCall
+from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.serve.http.cursors import bad_cursor, cursor_meta, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import DECIDES, OPERATES, READS_TOOL_CALLS, RequestScope
 from perdure.serve.http.parameters import ByQuery, Name, wait_seconds
 from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged, value_or_none
-from perdure.views.base import wire_name
+from perdure.views.base import view_as, wire_name
 from perdure.views.bodies import ApproveBody, DecisionsBody, DenyBody, RespondBody, Wait
-from perdure.views.calls import PendingCall, PendingPage
-from perdure.views.literals import Audience, CallKind, PendingStatus
-from perdure.views.sessions import DecidedCall, DecidedCalls, Result, decided_call
+from perdure.views.calls import DecidedCall, PendingCall, PendingPage
+from perdure.views.literals import Audience, CallKind, PendingSort, PendingStatus
+from perdure.views.sessions import DecidedCalls, DecisionReceipt, Result
 
 Status = Literal[PendingStatus, "settled", "all"]
 
@@ -95,44 +95,54 @@ async def get_pending(scope: RequestScope, pending_id: str) -> PendingCall:
 async def cancel_call(scope: RequestScope, pending_id: str, query: ByQuery) -> Response:
     """Cancel a call; the session continues, and its model is informed."""
     scope.count_submission(pending_id)
-    return await _decided(scope, await scope.calls.cancel(pending_id, value_or_none(query.by)))
+    return await _decided(
+        scope, await scope.calls.cancel_call(pending_id, by=value_or_none(query.by))
+    )
 
 
 async def approve_call(scope: RequestScope, pending_id: str, body: ApproveBody) -> Response:
     """Approve a call: exactly the stored call runs, with `args` merged over its arguments."""
     scope.count_submission(pending_id)
-    return await _decided(scope, await scope.calls.approve(pending_id, body), body.wait)
+    decided = await scope.calls.approve(pending_id, **_fields(body))
+    return await _decided(scope, decided, body.wait)
 
 
 async def deny_call(scope: RequestScope, pending_id: str, body: DenyBody) -> Response:
     """Deny a call, or decline to answer a question; the model gets the reason."""
     scope.count_submission(pending_id)
-    return await _decided(scope, await scope.calls.deny(pending_id, body), body.wait)
+    decided = await scope.calls.deny(pending_id, **_fields(body))
+    return await _decided(scope, decided, body.wait)
 
 
 async def respond_to_call(scope: RequestScope, pending_id: str, body: RespondBody) -> Response:
     """Answer a question, or give an output instead of running the call."""
     scope.count_submission(pending_id)
-    return await _decided(scope, await scope.calls.respond(pending_id, body), body.wait)
+    decided = await scope.calls.respond(pending_id, body.output, by=body.by)
+    return await _decided(scope, decided, body.wait)
 
 
 async def decide_calls(scope: RequestScope, body: DecisionsBody) -> DecidedCalls:
     """Decide about several calls in one commit: all decisions are recorded, or none."""
     for item in body.decisions:
         scope.count_submission(item.pending_id)
-    settled = await scope.calls.decide(body.decisions, body.by)
-    decided = tuple([decided_call(item.call, duplicate=item.duplicate) for item in settled])
+    decided = await scope.calls.decide(body.decisions, body.by)
     return DecidedCalls(decisions=decided)
 
 
-async def _decided(scope: RequestScope, settled: SettledCall, wait: Wait = None) -> Response:
-    status, session = await settled_session(scope, settled, wait)
-    decided = decided_call(settled.call, duplicate=settled.duplicate, session=session)
-    return json_response(decided, status)
+def _fields(body: ApproveBody | DenyBody) -> dict[str, Any]:
+    """Return the fields of a decision."""
+    fields = asdict(body)
+    del fields["wait"]
+    return fields
+
+
+async def _decided(scope: RequestScope, decided: DecidedCall, wait: Wait = None) -> Response:
+    status, session = await settled_session(scope, decided, wait)
+    return json_response(view_as(DecisionReceipt, decided, session=session), status)
 
 
 async def settled_session(
-    scope: RequestScope, settled: SettledCall, wait: Wait
+    scope: RequestScope, settled: DecidedCall, wait: Wait
 ) -> tuple[int, Result | None]:
     """Wait until the session is parked; return the HTTP status and the session, if it is shown.
 
@@ -148,7 +158,7 @@ async def settled_session(
     return 200 if is_parked else 202, shown
 
 
-_DECIDED: Final[dict[int, Any]] = {200: DecidedCall, 202: DecidedCall}
+_DECIDED: Final[dict[int, Any]] = {200: DecisionReceipt, 202: DecisionReceipt}
 
 
 def _routes(path: str, suffix: str) -> tuple[Route, ...]:

@@ -3,10 +3,10 @@
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from perdure.errors import Refused
-from perdure.runtime.sessions.verbs.calls import SettledCall
 from perdure.serve.http.dependencies import CALLS_BACK, SUBMITS, RequestScope
 from perdure.serve.http.responses import json_response
 from perdure.serve.http.routes.pending import settled_session
@@ -24,6 +24,7 @@ from perdure.views.bodies import (
     ResultIn,
     Wait,
 )
+from perdure.views.calls import DecidedCall
 from perdure.views.sessions import SubmittedResult
 
 _PROGRESS_KEYS: Final = ("percent", "message", "id", "sequence")
@@ -32,14 +33,14 @@ _PROGRESS_KEYS: Final = ("percent", "message", "id", "sequence")
 async def submit_result(scope: RequestScope, body: ResultBody) -> Response:
     """Submit the result of a call; the session then continues. Repeating it changes nothing."""
     scope.count_submission(body.pending_id)
-    settled = await scope.calls.submit_result(body.pending_id, body.result, body.by)
+    settled = await _submit(scope, body.pending_id, body.result, body.by)
     return await _receipt(scope, settled, body.wait)
 
 
 async def submit_error(scope: RequestScope, body: ErrorBody) -> Response:
     """Submit the error of a failed call; the session then continues with it."""
     scope.count_submission(body.pending_id)
-    settled = await scope.calls.submit_error(body.pending_id, body.error, body.by)
+    settled = await scope.calls.submit_error(body.pending_id, body.error, by=body.by)
     return await _receipt(scope, settled, body.wait)
 
 
@@ -72,7 +73,7 @@ async def _receive(scope: RequestScope, pending_id: str, body: CallbackBody) -> 
     verbs = scope.calls
     match _payload(body):
         case "result", ResultIn() as result:
-            return await _receipt(scope, await verbs.submit_result(pending_id, result))
+            return await _receipt(scope, await _submit(scope, pending_id, result))
         case "error", str(text):
             return await _receipt(scope, await verbs.submit_error(pending_id, text))
         case _:
@@ -80,7 +81,13 @@ async def _receive(scope: RequestScope, pending_id: str, body: CallbackBody) -> 
             return json_response(SubmittedResult(success=True, session_id=session_id))
 
 
-async def _receipt(scope: RequestScope, settled: SettledCall, wait: Wait = None) -> Response:
+async def _submit(
+    scope: RequestScope, pending_id: str, result: ResultIn, by: str | None = None
+) -> DecidedCall:
+    return await scope.calls.submit_result(pending_id, **asdict(result), by=by)
+
+
+async def _receipt(scope: RequestScope, settled: DecidedCall, wait: Wait = None) -> Response:
     status, session = await settled_session(scope, settled, wait)
     name, duplicate = settled.session_id, settled.duplicate
     receipt = SubmittedResult(success=True, session_id=name, duplicate=duplicate, session=session)

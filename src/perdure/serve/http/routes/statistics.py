@@ -5,9 +5,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from perdure.app.health import health_of
 from perdure.core.roles import Permit
-from perdure.errors import NotAllowed
 from perdure.serve.http.dependencies import OPERATES, READS, AppState, RequestScope
 from perdure.serve.http.table import Route, tagged
 from perdure.views.health import Health, Statistics
@@ -35,11 +33,7 @@ async def get_findings(scope: RequestScope) -> Health:
 
     Only for principals that see all tenants. They are repeated after some seconds at the earliest.
     """
-    if scope.is_scoped:
-        raise NotAllowed(
-            "the findings cover all tenants, and this principal sees only one",
-            hint="use a token without a tenant",
-        )
+    scope.caller.require_all_tenants()
     return await find_health(scope.app_state)
 
 
@@ -53,7 +47,7 @@ async def find_health(app_state: AppState) -> Health:
     cache = app_state.findings
     async with cache.turn:
         if cache.report is None or time.monotonic() - cache.checked_at > FRESH_S:
-            cache.report = await health_of(app_state.runtime)
+            cache.report = await app_state.runtime.doctor()
             cache.checked_at = time.monotonic()
         return cache.report
 

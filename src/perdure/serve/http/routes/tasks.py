@@ -21,6 +21,7 @@ from perdure.views.task_bodies import (
     AgentBody,
     LaunchBody,
     NewTaskBody,
+    TaskCancelBody,
     TaskErrorBody,
     TaskResultBody,
 )
@@ -78,7 +79,7 @@ def _launch_keys(raw: bytes) -> _BodyKeys | None:
 
 async def _launch(scope: RequestScope, body: LaunchBody, key: str | None) -> Response:
     scope.service.agents.get(body.agent)  # before the bytes of files are stored
-    launched, is_new = await any_verbs(scope).spawn(
+    launched, is_new = await any_verbs(scope).launch(
         body.agent,
         await store_content(scope.service, None, body.prompt),
         parent=body.parent,
@@ -126,9 +127,9 @@ async def get_task(scope: RequestScope, task_id: str) -> AnyTask | Response:
     return task
 
 
-async def cancel_task(scope: RequestScope, task_id: str) -> AnyTask:
-    """Cancel a task that has not ended."""
-    return await any_verbs(scope).cancel(task_id)
+async def cancel_task(scope: RequestScope, task_id: str, body: TaskCancelBody) -> AnyTask:
+    """Cancel a task that has not ended; a background agent with the reason."""
+    return await any_verbs(scope).cancel(task_id, by=body.by, reason=body.reason)
 
 
 async def delete_task(scope: RequestScope, task_id: str) -> DeletedTask:
@@ -196,7 +197,7 @@ ROUTES: Final = tagged(
         headers=(ACCEPT,),
         returns={200: (SandboxTask, BackgroundTask, EventStream)},
     ),
-    Route("POST", f"{_TASK}/cancel", OPERATES, cancel_task),
+    Route("POST", f"{_TASK}/cancel", OPERATES, cancel_task, optional_body=True),
     Route("DELETE", _TASK, ADMINISTERS, delete_task),
     Route("POST", f"{_TASK}/attach", OPERATES, attach_agent),
     Route("POST", f"{_TASK}/detach", OPERATES, detach_agent),

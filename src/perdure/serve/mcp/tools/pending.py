@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from perdure.core.roles import Permit
-from perdure.runtime.sessions.decisions import parse_decisions
 from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.runtime.tasks.values import iso
@@ -21,6 +20,7 @@ from perdure.serve.mcp.toolbox import (
     changes,
 )
 from perdure.views.calls import PendingCall
+from perdure.views.decisions import decision_items
 
 _ROW: Final[Json] = {
     "type": "object",
@@ -72,9 +72,9 @@ def _row(call: PendingCall) -> Json:
 
 async def _respond(call: McpCall) -> ToolAnswer:
     verbs = CallVerbs(call.service, call.caller)
-    await verbs.check_not_own(call.args["pendingID"])
-    (settled,) = await verbs.decide(parse_decisions([call.args]))
-    shown = settled.call
+    pending_id = str(call.args["pendingID"])
+    await verbs.check_not_own(pending_id)
+    (shown,) = await verbs.decide(decision_items({pending_id: call.args}))
     fields = {"pendingID": shown.id, "status": shown.status, "tool": shown.tool}
     return ToolAnswer({"success": True, **fields})
 

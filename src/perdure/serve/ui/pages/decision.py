@@ -11,7 +11,6 @@ from starlette.responses import Response
 from perdure.core.pending.record import PendingRecord
 from perdure.core.roles import Permit
 from perdure.errors import Conflict, NotFound, Refused
-from perdure.runtime.sessions.verbs.calls import SettledCall
 from perdure.serve.ui.calls import view_call
 from perdure.serve.ui.fields import (
     Field,
@@ -23,11 +22,11 @@ from perdure.serve.ui.fields import (
 )
 from perdure.serve.ui.view import PageView
 from perdure.views.base import bound
-from perdure.views.bodies import ApproveBody, ApproveItem, DenyBody, RespondBody, ResultIn
-from perdure.views.calls import PendingCall
+from perdure.views.bodies import ApproveItem
+from perdure.views.calls import DecidedCall, PendingCall
 from perdure.views.sessions import Result
 
-Settle = Callable[[], Awaitable[SettledCall]]
+Settle = Callable[[], Awaitable[DecidedCall]]
 
 ANSWER: Final = "answer."  # before the names of fields that answer a question
 
@@ -139,12 +138,14 @@ async def approve(view: PageView, pending_id: str) -> Response:
     if fields.changes and set(_confirmed(view)) != set(fields.changes):
         shown = view_call(view, call)
         return view.page("confirm_changes.html", call=shown, draft=draft, section="inbox")
-    body = ApproveBody(
+    settle = partial(
+        view.verbs.calls.approve,
+        call.id,
         args=dict(fields.changes) or None,
         note=view.field("note") or None,
         remember=view.field("rule").strip() or view.field("remember") == "call",
     )
-    return await _settle(view, call, partial(view.verbs.calls.approve, call.id, body), draft)
+    return await _settle(view, call, settle, draft)
 
 
 def _text(view: PageView, name: str) -> str | None:
@@ -163,7 +164,7 @@ def _confirmed(view: PageView) -> list[str]:
 async def deny(view: PageView, pending_id: str) -> Response:
     """Deny a call, or decline to answer a question."""
     reason = view.field("reason")
-    deny = partial(view.verbs.calls.deny, pending_id, DenyBody(reason=reason or None))
+    deny = partial(view.verbs.calls.deny, pending_id, reason=reason or None)
     return await _settle_as_typed(view, pending_id, "deny", {"reason": reason}, deny)
 
 
@@ -183,7 +184,7 @@ async def respond(view: PageView, pending_id: str) -> Response:
         return await _page(
             view, call, DecisionForm(stored.fields, fields, problem, "respond", texts), 400
         )
-    respond = partial(view.verbs.calls.respond, call.id, RespondBody(output=output))
+    respond = partial(view.verbs.calls.respond, call.id, output)
     return await _settle(view, call, respond, draft)
 
 
@@ -215,7 +216,7 @@ def _output(view: PageView, call: PendingCall, fields: tuple[Field, ...]) -> Any
 async def submit_result(view: PageView, pending_id: str) -> Response:
     """Submit the result of a deferred call by hand."""
     text = view.field("output")
-    submit = partial(view.verbs.calls.submit_result, pending_id, ResultIn(output=text))
+    submit = partial(view.verbs.calls.submit_result, pending_id, text)
     return await _settle_as_typed(view, pending_id, "result", {"output": text}, submit)
 
 
@@ -228,7 +229,7 @@ async def submit_error(view: PageView, pending_id: str) -> Response:
 
 async def cancel(view: PageView, pending_id: str) -> Response:
     """Cancel a call."""
-    cancel = partial(view.verbs.calls.cancel, pending_id)
+    cancel = partial(view.verbs.calls.cancel_call, pending_id)
     return await _settle_as_typed(view, pending_id, "cancel", {}, cancel)
 
 

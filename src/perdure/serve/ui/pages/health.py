@@ -105,7 +105,7 @@ async def show_deliveries(view: PageView) -> Response:
         keep(newest, (item.created_at, item.id, item))
     return view.page(
         "deliveries.html",
-        deliveries=[await deliveries.to_json(item) for *_, item in sorted(newest, reverse=True)],
+        deliveries=[await deliveries.view(item) for *_, item in sorted(newest, reverse=True)],
         total=total,
         status=status,
         statuses=tuple(DeliveryStatus),
@@ -121,7 +121,7 @@ async def show_delivery(view: PageView, delivery_id: str) -> Response:
     return view.page(
         "delivery.html",
         delivery=delivery,
-        session_url=view.session_url(delivery["sessionID"], delivery["tenant"]),
+        session_url=view.session_url(delivery.session_id, delivery.tenant),
         may_redeliver=view.may(Permit.ADMIN),
         now=view.scope.service.now(),
         section="health",

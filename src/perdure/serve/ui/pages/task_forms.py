@@ -14,7 +14,7 @@ async def create(view: PageView) -> Response:
         if not prompt:
             raise Refused("a background agent needs a prompt", hint="write one and send it again")
         description = view.field("description").strip() or None
-        launched, _ = await verbs.spawn(view.field("agent"), prompt, description=description)
+        launched, _ = await verbs.launch(view.field("agent"), prompt, description=description)
         return _to_task(view, launched.id)
     name = view.field("name").strip()
     if not name:
