@@ -158,7 +158,7 @@ WRONG: list[tuple[dict[str, list[str]], str]] = [
     ({"allow": ["she ll"]}, "permissions.allow: 'she ll' is not a permission rule"),
     (
         {"forbid": ["shell"]},
-        "permissions: has the unknown key 'forbid'; it takes deny, allow and ask",
+        "permissions has an unknown key 'forbid'; it may have deny, ask, allow",
     ),
 ]
 

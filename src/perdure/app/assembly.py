@@ -1,5 +1,6 @@
 """Assembly of a runtime's resources, and checks of its agents against them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from perdure.app.options import RuntimeOptions
@@ -20,7 +21,9 @@ from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
 
 
-def assemble_resources(store: Store, options: RuntimeOptions, shell: SessionShell) -> Resources:
+def assemble_resources(
+    store: Store, options: RuntimeOptions, shell: SessionShell, runtime: Callable[[str], Any]
+) -> Resources:
     """Return the objects that all drives of a runtime share."""
     outbox = Outbox(
         store,
@@ -49,6 +52,7 @@ def assemble_resources(store: Store, options: RuntimeOptions, shell: SessionShel
         options.telemetry,
         options.prices,
         shell,
+        runtime,
         options.poison_after,
         not options.resumes_running,
         options.is_tracked,

@@ -160,7 +160,7 @@ class Runtime:
 
     def _assemble(self, store: Store, agents: Agents, options: RuntimeOptions) -> None:
         shell = SessionShell(lambda: self._service.tasks)
-        resources = assemble_resources(store, options, shell)
+        resources = assemble_resources(store, options, shell, self.tenant)
         drives = Drives(resources, agents, options.lease_ms)
         self._options = options
         self._resources = resources

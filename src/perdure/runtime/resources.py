@@ -73,6 +73,7 @@ class Resources:
     telemetry: Telemetry
     prices: Prices
     shell: SessionShell
+    runtime: Callable[[str], Any]  # of a tenant, for tools
     poison_after: int = POISON_AFTER  # processes that stopped while they drove a session
     records_starts: bool = False  # before the first effect of a run, not with its outcome
     is_tracked: bool = True  # sessions are stored, so that an approver can decide later

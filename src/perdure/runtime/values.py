@@ -2,12 +2,16 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
 from perdure.errors import Refused
 from perdure.views.calls import COMPLETED, Decision, PendingCall
+from perdure.views.tasks import SandboxTask
+
+if TYPE_CHECKING:
+    from perdure.app.runtime import Runtime
 
 D_co = TypeVar("D_co", covariant=True, default=Any)
 
@@ -38,9 +42,26 @@ class Context(Generic[D_co]):
         default=None, repr=False, compare=False
     )
     _children: Any = field(default=None, repr=False, compare=False)  # for background tools
+    _runtime: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+    _task: Callable[[], Awaitable[SandboxTask]] | None = field(
+        default=None, repr=False, compare=False
+    )
     _shell: Callable[[str, float], Awaitable[str]] | None = field(
         default=None, repr=False, compare=False
     )
+
+    @property
+    def runtime(self) -> "Runtime":
+        """The runtime that drives this session, for its tenant only. An async tool awaits it."""
+        if self._runtime is None:
+            raise _outside_a_session("runtime")
+        return self._runtime(self.tenant)  # type: ignore[no-any-return]
+
+    async def task(self) -> SandboxTask:
+        """Return the task of this session, in which `execute_command` runs; create it first."""
+        if self._task is None:
+            raise _outside_a_session("task")
+        return await self._task()
 
     @property
     def answer(self) -> Any:
@@ -71,3 +92,11 @@ class Context(Generic[D_co]):
                 hint="leave percent out if it is not known",
             )
         return COMPLETED if self._progress is None else self._progress(message, percent)
+
+
+def _outside_a_session(name: str) -> Refused:
+    return Refused(
+        f"this context has no {name}: it does not belong to a running call",
+        code="NOT_BOUND",
+        hint="use it in a tool that a session runs",
+    )

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import isfinite
-from typing import Any, Generic, Literal
+from typing import Any, Final, Generic, Literal
 
 from typing_extensions import TypeVar
 
@@ -19,9 +20,12 @@ from perdure.runtime.models.base import Model
 from perdure.runtime.models.named import PydanticAIModel
 from perdure.runtime.tools.tool import Tool
 from perdure.runtime.values import Context
-from perdure.views.values import Duration, parse_duration
+from perdure.views.sessions import Result
+from perdure.views.values import Content, Duration, parse_duration
 
 T_co = TypeVar("T_co", covariant=True, default=str)
+
+_SINGLE_RUN: Final = "perdure.app.single_run"  # above this layer: it opens a runtime
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,28 @@ class Agent(Generic[T_co]):
         _check_background(self.name, self.background)
         _check_settings(self.name, self.model_settings)
         parse_policy(self.compaction, self.name)
+
+    async def run(
+        self,
+        message: Content,
+        *,
+        deps: Any = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - ends the run, and never raises
+    ) -> Result[T_co]:
+        """Run once and return the result; nothing is stored.
+
+        A run that pauses has the state `waiting` and cannot continue: use a `Runtime` for that.
+        After `timeout` it is cancelled.
+        """
+        alone = import_module(_SINGLE_RUN).run_alone
+        return await alone(self, message, deps=deps, timeout=timeout)  # type: ignore[no-any-return]
+
+    def run_sync(
+        self, message: Content, *, deps: Any = None, timeout: Duration | None = None
+    ) -> Result[T_co]:
+        """Run once, as `run` does, in a program that is not async."""
+        alone = import_module(_SINGLE_RUN).run_alone_sync
+        return alone(self, message, deps=deps, timeout=timeout)  # type: ignore[no-any-return]
 
 
 def _check_sub_agents(agent: Agent[Any]) -> None:

@@ -18,6 +18,7 @@ from perdure.runtime.values import Context
 from perdure.runtime.views import decision_view
 from perdure.views.calls import Decision, PendingCall
 from perdure.views.events import Delta
+from perdure.views.tasks import SandboxTask
 
 
 def tool_context(
@@ -48,6 +49,8 @@ def tool_context(
         answers=() if running is None else running.answers,
         _progress=None if running is None else _progress(drive, running, state.turn),
         _children=None if running is None else _children(drive, running, state),
+        _runtime=drive.resources.runtime,
+        _task=None if running is None else _task(drive),
         _shell=None if running is None else _shell(drive, running),
     )
 
@@ -59,6 +62,12 @@ def _children(drive: LeasedWriter, call: Call, state: State) -> SessionChildren 
     record = drive.entry.record
     names = (record.tenant, record.id)
     return SessionChildren(drive.resources, drive.agent, *names, state, call.effect_id)
+
+
+def _task(drive: LeasedWriter) -> Callable[[], Awaitable[SandboxTask]]:
+    """Return the function that reads the session's own task."""
+    record = drive.entry.record
+    return partial(drive.resources.shell.task, record.tenant, record.id, drive.agent.name)
 
 
 def _shell(drive: LeasedWriter, call: Call) -> Callable[[str, float], Awaitable[str]] | None:

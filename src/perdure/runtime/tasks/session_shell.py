@@ -10,9 +10,12 @@ from perdure.core.tasks.executions import CapturedOutput, ExecutionFact
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.ids import hashed_id
+from perdure.runtime.tasks.entries import get_task
 from perdure.runtime.tasks.executions.requests import check_request, duration_argument
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import TaskRef, check_task_id
+from perdure.runtime.tasks.views import task_view
+from perdure.views.tasks import SandboxTask
 
 MAX_CHARS: Final = 30_000  # of each channel that a model gets
 SESSION_ID: Final = "sessionID"  # in the metadata of a session's own task
@@ -32,12 +35,24 @@ class SessionShell:
         tasks = self._tasks()
         timeout_ms = duration_argument(timeout_s, "timeout")
         request = check_request(command, timeout_ms, tasks.sandbox.options.max_timeout_ms, by=agent)
+        ref = await self._started_task(tasks, tenant, session_id, agent)
+        return _reply(await tasks.executions.execute(ref, request))
+
+    async def task(self, tenant: str, session_id: str, agent: str) -> SandboxTask:
+        """Return the session's own task; create it if it does not exist."""
+        tasks = self._tasks()
+        ref = await self._started_task(tasks, tenant, session_id, agent)
+        return task_view((await get_task(tasks.store, ref)).record)
+
+    async def _started_task(
+        self, tasks: Tasks, tenant: str, session_id: str, agent: str
+    ) -> TaskRef:
         ref = TaskRef(tenant, session_task_id(session_id))
         await self._start_task(tasks, ref, session_id, agent)
         if await tasks.store.get("session", index.session_key(tenant, session_id)) is None:
             await self.delete_task(tenant, session_id)  # it was deleted while this call began
             raise session_not_found(session_id)
-        return _reply(await tasks.executions.execute(ref, request))
+        return ref
 
     async def check_deletable(self, tenant: str, session_id: str) -> None:
         """Check that the files of a session's own task are here. Raises Refused TASK_ELSEWHERE."""
