@@ -140,7 +140,7 @@ async def test_at_the_start_the_overdue_are_expired_and_the_others_wait(
         assert [one.tool for one in report.expired] == ["quick"]
         assert [one.tool for one in report.waiting] == ["deploy"]
         again = await rt.recover()
-        assert (again.expired, again.waiting) == ([], report.waiting)
+        assert (again.expired, again.waiting) == ((), report.waiting)
         result = await session.run()
         (call,) = result.pending
         assert (result.state, call.id) == ("waiting", before["deploy"]["pendingID"])

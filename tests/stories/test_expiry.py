@@ -154,12 +154,12 @@ async def test_a_deadline_is_an_instant_that_outlives_the_process(
     async with runtime(one) as rt:
         report = await rt.recover()
         assert [one.id for one in report.waiting] == [call.id]
-        assert report.expired == []
+        assert report.expired == ()
         assert (await rt.session("s").get()).pending == (call,)
     clock.advance("30m")
     async with runtime(one) as rt:
         report = await rt.recover()
-        assert ([one.id for one in report.expired], report.waiting) == ([call.id], [])
+        assert ([one.id for one in report.expired], report.waiting) == ([call.id], ())
 
 
 async def test_more_overdue_calls_than_fit_a_page_all_expire(
@@ -225,7 +225,7 @@ async def test_a_deferred_call_that_expires_may_be_kept_and_takes_a_late_result(
     async with runtime(one) as rt:
         call = await waiting(rt, one)
         clock.advance("2h")
-        assert (await rt.recover()).expired == []
+        assert (await rt.recover()).expired == ()
         await rt.work(once=True)
         assert (await rt.session("s").get()).state == "waiting"
         await rt.submit_result(call.id, "built")
@@ -330,7 +330,7 @@ async def test_an_approval_that_expires_may_be_kept_and_answered_late(
         call = await waiting(rt, one)
         clock.advance("2h")
         report = await rt.recover()
-        assert report.expired == []
+        assert report.expired == ()
         assert [kept.id for kept in report.waiting] == [call.id]
         await rt.work(once=True)
         result = await rt.session("s").get()

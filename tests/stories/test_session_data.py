@@ -187,7 +187,7 @@ async def test_deleting_a_session_deletes_everything_that_finds_it(runtime: Make
         with pytest.raises(NotFound):
             await rt.session("s").get()
         report = await rt.recover()
-        assert (report.waiting, report.expired) == ([], [])
+        assert (report.waiting, report.expired) == ((), ())
         again = await rt.session("s", agent=one).run("Go", key="k")
         assert again.state == "waiting"
         assert again.pending[0].id != result.pending[0].id

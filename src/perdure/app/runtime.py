@@ -73,12 +73,19 @@ from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.webhooks.callbacks import PublicAddress
-from perdure.runtime.worker.worker import Kind, StartReport, Worker, WorkerScope
+from perdure.runtime.worker.worker import Kind, Worker, WorkerScope
 from perdure.store.base import Clock, Store
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall
 from perdure.views.decisions import CallKey, Choice, decision_items
 from perdure.views.events import Event
-from perdure.views.health import AgentInfo, DeliveryDetails, DeliveryInfo, Health, Statistics
+from perdure.views.health import (
+    AgentInfo,
+    DeliveryDetails,
+    DeliveryInfo,
+    Health,
+    RecoveryReport,
+    Statistics,
+)
 from perdure.views.literals import PendingSort
 from perdure.views.sessions import Result, SessionSummary
 from perdure.views.tasks import BackgroundTask, as_background
@@ -621,7 +628,7 @@ class Runtime:
         scope = WorkerScope(agent_names, queue_names, only, concurrency)
         await self._worker(scope).run(once=once)
 
-    async def recover(self) -> StartReport:
+    async def recover(self) -> RecoveryReport:
         """Return the report of a worker's start: the calls that wait or have expired."""
         return await self._worker().recover()
 

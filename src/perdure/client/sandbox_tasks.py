@@ -22,8 +22,9 @@ class RemoteSandboxTasks:
         self.executions = RemoteExecutions(tenant)
 
     async def create(self, config: Mapping[str, Any]) -> views.SandboxTask:
-        """Create a task: `name`, and perhaps `taskID`, `owner`, `metadata`."""
-        fields = {"taskID" if key == "id" else key: value for key, value in config.items()}
+        """Create a task: `name`, and perhaps `taskID`, `owner`, `metadata`, `exist_ok`."""
+        names = {"id": "taskID", "exist_ok": "existOK"}
+        fields = {names.get(key, key): value for key, value in config.items()}
         return await self._read("POST", (), views.SandboxTask, body=without_none(fields))
 
     async def attach(self, task_id: str, agent_id: str) -> views.SandboxTask:

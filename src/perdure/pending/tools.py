@@ -142,7 +142,8 @@ class AsyncToolRegistry:
         if not isinstance(timeout, EllipsisType):
             metadata["timeout"] = 0 if timeout is None else parse_duration(timeout)
         session = self._session(metadata, webhook_url, webhook_secret)
-        await session.record_message(NewMessage(content, redact=bool(tool.hidden_arguments)))
+        message = NewMessage(content, redact=bool(tool.hidden_arguments))
+        await session._service.send(session._ref, message)  # noqa: SLF001 - stored already
         result = await session.run()
         pending = [event.data for event in await session.events() if event.type == "pending"]
         if not pending:

@@ -49,13 +49,18 @@ class TaskLifecycle:
             return shared
         return shared.with_hooks(shared.hooks.with_registry(self._hooks.registry))
 
-    async def create_task(self, config: TaskConfig | Mapping[str, Any]) -> Task:
+    async def create_task(
+        self, config: TaskConfig | Mapping[str, Any], *, exist_ok: bool = False
+    ) -> Task:
         """Create a pending task. Raises OpenCodeError TASK_CREATE_FAILED.
 
+        With `exist_ok`, a task that has the id already is returned as it is.
         Its `execution` says whether commands can run in it. With `require: ["exec"]` it is refused
         where they cannot; guarantees of the sandbox can be required too.
         """
-        task = public_task(await self._tasks.create(tenant_of(self._rt) or "", config))
+        task = public_task(
+            await self._tasks.create(tenant_of(self._rt) or "", config, exist_ok=exist_ok)
+        )
         return replace(task, execution=await self._tasks.sandbox.availability())
 
     async def start_task(

@@ -31,7 +31,7 @@ else:
             return Annotated[str, Meta(extra_json_schema={"enum": sorted(get_args(words))})]
 
 
-_WORDS: Final[Mapping[str, str]] = {"id": "ID", "ids": "IDs", "url": "URL"}
+_WORDS: Final[Mapping[str, str]] = {"id": "ID", "ids": "IDs", "ok": "OK", "url": "URL"}
 
 
 def wire_name(name: str) -> str:

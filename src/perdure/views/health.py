@@ -1,10 +1,12 @@
 """Views for operators: findings, workers and queues of a store, and statistics of its calls."""
 
+from collections import Counter
 from typing import Any, Literal
 
 from msgspec import field
 
 from perdure.views.base import View, Word
+from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding
 
 
@@ -134,3 +136,37 @@ class DeliveryPage(View, frozen=True, kw_only=True):
 
     deliveries: tuple[DeliveryInfo, ...]
     next: str | None = None
+
+
+class RecoveryReport(View, frozen=True, kw_only=True):
+    """Report of a worker's start: what waits and what has expired; nothing is repaired.
+
+    A start must not take longer because many calls are pending, so `waiting` has only the first
+    ones; `more` says that there are others.
+    """
+
+    waiting: tuple[PendingCall, ...] = ()
+    expired: tuple[PendingCall, ...] = ()
+    more: bool = False
+    interrupted: tuple[str, ...] = ()  # ids of calls whose start was interrupted
+    failed: tuple[str, ...] = ()  # session ids; see `recovery.running`
+
+    def lines(self) -> list[str]:
+        """Return the lines of the report."""
+        sessions = len({(call.tenant, call.session_id) for call in self.waiting})
+        counts = Counter(call.kind for call in self.waiting)
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
+        waits = "1 session waits" if sessions == 1 else f"{sessions} sessions wait"
+        waits = f"at least {waits} ({kinds} and more)" if self.more else f"{waits} ({kinds})"
+        expired = "1 call" if len(self.expired) == 1 else f"{len(self.expired)} calls"
+        lines = [f"{waits}; {expired} had expired"]
+        if self.failed:
+            runs = "1 run" if len(self.failed) == 1 else f"{len(self.failed)} runs"
+            lines.append(f"{runs} failed: the process stopped while running")
+        lines += [
+            f"{call.session_id}: {call.tool} was being started when its process stopped "
+            f"({call.id}, START_INTERRUPTED)"
+            for call in self.waiting
+            if call.id in self.interrupted
+        ]
+        return lines

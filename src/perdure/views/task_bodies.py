@@ -60,7 +60,7 @@ CommandTimeout = Annotated[
 
 
 class NewTaskBody(Body, frozen=True, kw_only=True):
-    """Body that creates a shared task."""
+    """Body that creates a shared task, or with `existOK` returns the one of that id."""
 
     name: TaskName
     kind: Literal["sandbox"] = "sandbox"
@@ -68,6 +68,7 @@ class NewTaskBody(Body, frozen=True, kw_only=True):
     owner: Owner | None = None
     metadata: dict[str, Any] | None = None
     require: list[Requirement] | None = None
+    exist_ok: bool = False
 
 
 class LaunchBody(Body, frozen=True, kw_only=True):

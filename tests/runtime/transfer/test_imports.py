@@ -180,7 +180,7 @@ async def test_a_deferred_call_that_is_kept_is_late_where_it_was_imported(
     async with target(clock) as rt:
         await imported(rt, lines)
         clock.advance("1h 1m")
-        assert (await rt.recover()).expired == []
+        assert (await rt.recover()).expired == ()
         deploy = next(one for one in await records(rt) if one.tool == "deploy")
         assert (deploy.is_open, deploy.late) == (True, True)
         assert (await rt.submit_result(deploy.id, "up")).status == "completed"

@@ -30,6 +30,7 @@ def _task_command(**settings: Any) -> Callable[[Callable[..., Any]], click.Comma
 @tasks.command()
 @click.argument("name")
 @click.option("--id", "task_id", metavar="ID", help="Id of the task.  [default: a new id]")
+@click.option("--exist-ok", is_flag=True, help="Return the task of that id if it exists.")
 @click.option("--owner", metavar="NAME", help="Owner of the task.  [default: system]")
 @click.option("--metadata", type=json_object, metavar="JSON", help="Metadata, as a JSON object.")
 @click.option(

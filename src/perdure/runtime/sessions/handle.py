@@ -295,7 +295,7 @@ class Session(Generic[T_co]):
         return entry
 
     async def _send(self, start: _Start) -> Receipt:
-        return await self.record_message(await self._new_message(start))
+        return await self._service.send(self._ref, await self._new_message(start))
 
     async def _new_message(self, start: _Start) -> NewMessage:
         if start.key is not None:
@@ -304,10 +304,6 @@ class Session(Generic[T_co]):
             check_id(start.by, "name")
         content = await self._service.store_content(start.message or "")
         return NewMessage(content, start.key, start.by, via=self._verbs.caller.via)
-
-    async def record_message(self, message: NewMessage) -> Receipt:
-        """Record a message whose content is stored already, and wake the session."""
-        return await self._service.send(self._ref, message)
 
     async def send(self, message: Content, *, key: str | None = None, by: str | None = None) -> int:
         """Record a message, wake the session and return the event's seq; a worker drives it."""

@@ -13,7 +13,7 @@ from perdure.core.session.naming import check_tenant
 from perdure.core.tasks import record
 from perdure.core.tasks.locks import LockHolder, is_lock_of
 from perdure.core.tasks.record import TaskRecord
-from perdure.errors import ConfigError, PerdureError, Refused, SandboxUnavailable
+from perdure.errors import ConfigError, Conflict, PerdureError, Refused, SandboxUnavailable
 from perdure.options import TaskOptions
 from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
@@ -137,14 +137,22 @@ class Tasks:
 
     # --- tasks --------------------------------------------------------------------------------
 
-    async def create(self, tenant: str, config: Any) -> TaskRecord:
-        """Create a task with its folder. Raises Refused or Conflict TASK_CREATE_FAILED."""
+    async def create(self, tenant: str, config: Any, *, exist_ok: bool = False) -> TaskRecord:
+        """Create a task with its folder, or with `exist_ok` return the one of that id.
+
+        Raises Refused or Conflict TASK_CREATE_FAILED.
+        """
         check_tenant(tenant)
         try:
             task = replace(check_new_task(config), sandbox=self.sandbox.name)
             if task.require or self.sandbox.options.require_sandbox:
                 await self.sandbox.ready(task.require)
-            return await self.registry.create(tenant, task, has_files=True)
+            try:
+                return await self.registry.create(tenant, task, has_files=True)
+            except Conflict:
+                if not exist_ok:
+                    raise
+            return (await get_task(self.store, TaskRef(tenant, task.id))).record
         except (ConfigError, SandboxUnavailable):
             raise
         except PerdureError as error:

@@ -34,9 +34,10 @@ class TaskVerbs:
     # --- tasks --------------------------------------------------------------------------------
 
     async def create(self, config: Mapping[str, Any]) -> views.SandboxTask:
-        """Create a task. Raises Conflict or Refused TASK_CREATE_FAILED."""
+        """Create a task; see `Tasks.create` for its `exist_ok`."""
         fields = {"id" if key in ("taskId", "taskID") else key: config[key] for key in config}
-        created = await self._tasks.create(self._tenant or "", fields)
+        exist_ok = bool(fields.pop("exist_ok", False))
+        created = await self._tasks.create(self._tenant or "", fields, exist_ok=exist_ok)
         return task_view(created, await self.executions.availability())
 
     async def _detailed(self, entry: TaskEntry) -> views.SandboxTask:

@@ -2,15 +2,13 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal
 
 from perdure.core.pending import record as pending
-from perdure.core.pending.record import PendingRecord
 from perdure.core.session.queues import check_queue
 from perdure.errors import ConfigError, NotFound, PerdureError, SchemaNewer, StoreError
 from perdure.runtime import host
@@ -23,46 +21,13 @@ from perdure.runtime.webhooks.post import Post
 from perdure.runtime.worker.clock import RecordedAhead
 from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Gone, NoStream
+from perdure.views.health import RecoveryReport
 
 logger = logging.getLogger("perdure")
 
 POLL_S: Final = 1.0  # expiries, timers and lost signals are noticed within this time
 MAX_DRIVES: Final = 256
 MAX_REPORTED: Final = 100  # pending calls in the report of a start
-
-
-@dataclass(frozen=True, slots=True)
-class StartReport:
-    """Report of a worker's start: what waits and what has expired; nothing is repaired.
-
-    A start must not take longer because many calls are pending, so `waiting` has only the first
-    ones; `more` says that there are others.
-    """
-
-    waiting: list[PendingRecord] = field(default_factory=list)
-    expired: list[PendingRecord] = field(default_factory=list)
-    more: bool = False
-    failed: list[str] = field(default_factory=list)  # session ids; see `recovery.running`
-
-    def lines(self) -> list[str]:
-        """Return the lines of the report."""
-        sessions = len({(call.tenant, call.session_id) for call in self.waiting})
-        counts = Counter(call.kind for call in self.waiting)
-        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
-        waits = "1 session waits" if sessions == 1 else f"{sessions} sessions wait"
-        waits = f"at least {waits} ({kinds} and more)" if self.more else f"{waits} ({kinds})"
-        expired = "1 call" if len(self.expired) == 1 else f"{len(self.expired)} calls"
-        lines = [f"{waits}; {expired} had expired"]
-        if self.failed:
-            runs = "1 run" if len(self.failed) == 1 else f"{len(self.failed)} runs"
-            lines.append(f"{runs} failed: the process stopped while running")
-        lines += [
-            f"{call.session_id}: {call.tool} was being started when its process stopped "
-            f"({call.id}, START_INTERRUPTED)"
-            for call in self.waiting
-            if call.problem
-        ]
-        return lines
 
 
 Kind = Literal["sessions", "deliveries"]
@@ -157,7 +122,7 @@ class Worker:
         # By agent and queue, the last round with something to do.
         self._served: dict[tuple[str, str], int] = {}
 
-    async def recover(self) -> StartReport:
+    async def recover(self) -> RecoveryReport:
         """Expire overdue calls and report what waits. It may be repeated, also concurrently."""
         expired = await self._resources.pending_inbox.expire_due()
         page = await self._resources.store.find("pending", state="open", limit=MAX_REPORTED)
@@ -167,7 +132,13 @@ class Worker:
         if not self._service.resumes_running:
             await note_running(self._service)
             failed = await fail_abandoned_runs(self._service, self._resources)
-        report = StartReport(waiting, expired, more=page.next is not None, failed=failed)
+        report = RecoveryReport(
+            waiting=tuple(map(self._resources.pending_call, waiting)),
+            expired=tuple(map(self._resources.pending_call, expired)),
+            more=page.next is not None,
+            interrupted=tuple(call.id for call in waiting if call.problem),
+            failed=tuple(failed),
+        )
         for line in report.lines():
             logger.info("%s", line)
         return report
