@@ -83,7 +83,7 @@ async def _settle(rt: Runtime) -> None:
     await rt.session("cancelled").cancel(by="ana")
     (asker,) = [
         task
-        async for task in rt.tasks(parent="lead")
+        async for task in rt.background_tasks(parent="lead")
         if (await rt.session(task.session_id).get()).pending
     ]
     child = rt.session(asker.session_id)
@@ -108,7 +108,9 @@ async def _write_task(rt: Runtime, tasks: Path) -> None:
 
 async def _export(store: str, tasks: Path) -> list[str]:
     async with open_runtime(store, tasks, ManualClock(WRITTEN_AT)) as rt:
-        children = {task.session_id async for task in rt.tasks()}  # exported with their parents
+        children = {
+            task.session_id async for task in rt.background_tasks()
+        }  # exported with their parents
         ids = {item.session_id async for item in rt.sessions()} - children
         return [line for i in sorted(ids) async for line in rt.session(i).export(secrets=True)]
 

@@ -177,7 +177,7 @@ async def test_results_of_background_agents_of_an_older_version_reach_their_pare
     assert taken is None or taken.state != "open"
     (task,) = [
         item
-        async for item in rt.tasks(parent="waiting-lead")
+        async for item in rt.background_tasks(parent="waiting-lead")
         if (await rt.session(item.session_id).get()).pending
     ]
     (question,) = (await rt.session(task.session_id).get()).pending
