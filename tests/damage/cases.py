@@ -135,15 +135,9 @@ def faults_of(case: Case, url: str, template: Template, folder: Path) -> list[st
 
 
 def is_harmless(case: Case) -> bool:
-    """Return True if nothing that counts is damaged, or no trace is left of what was lost.
-
-    Entries of settled calls are also pruned. If the process was killed right after it had recorded
-    a result, only that record shows it: without it the call counts as interrupted.
-    """
-    scene, name = case.scene.name, case.damage.name
-    is_over = scene in ("completed", "decided", "cancelled") and "open call deleted" in name
-    is_untraced = scene == "ran" and name in ("result lost", "last event lost")
-    return case.damage.way_out == "none" or is_over or is_untraced
+    """Return True if nothing that counts is damaged: entries of settled calls are also pruned."""
+    is_over = case.scene.name in ("completed", "decided", "cancelled", "submitted")
+    return case.damage.way_out == "none" or (is_over and "open call deleted" in case.damage.name)
 
 
 def _fix(url: str, session: str | None, faults: list[str]) -> None:

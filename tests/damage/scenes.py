@@ -22,6 +22,7 @@ from perdure.views.events import Delta
 VOTES = {"refund": 1, "payout": 2}  # approvals that a gated tool needs
 WORD = re.compile(r"bg_\w+")
 Call = tuple[str, dict[str, Any]]
+Turn = tuple[Call, ...]
 
 
 @dataclass(slots=True)
@@ -36,27 +37,30 @@ class Ledger:
 
 
 class InformedModel:
-    """Requests the calls of its script, one turn each, and stops where something is in doubt."""
+    """Requests the calls of its turns, and stops where something is in doubt."""
 
     name = "test:informed"
 
-    def __init__(self, *script: Call) -> None:
-        self._script = script
+    def __init__(self, *turns: Turn) -> None:
+        self._turns = turns
 
     async def answer(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Return the calls of the turn, or the end."""
         texts = [msgspec.json.encode(message).decode() for message in request.messages]
         is_doubtful = any("were lost" in text or "Check before" in text for text in texts)
-        if is_doubtful or request.turn > len(self._script):
+        if is_doubtful or request.turn > len(self._turns):
             yield Answer(text="The end.", provider="test", model="informed")
             return
-        name, args = self._script[request.turn - 1]
-        if name == "background_output":
-            results = [m for m in request.messages if isinstance(m, ToolMessage)]
-            found = WORD.search(str(results[-1].content)) if results else None
-            args = {"task_id": found[0] if found else "bg_none", "block": True, "timeout": 600_000}
-        call = RequestedCall(f"call_{request.turn}_{name}", name, args)
-        yield Answer(text=f"Turn {request.turn}.", calls=(call,), provider="test", model="informed")
+        calls: list[RequestedCall] = []
+        for name, args in self._turns[request.turn - 1]:
+            if name == "background_output":
+                results = [m for m in request.messages if isinstance(m, ToolMessage)]
+                found = WORD.search(str(results[-1].content)) if results else None
+                task_id = found[0] if found else "bg_none"
+                args = {"task_id": task_id, "block": True, "timeout": 600_000}  # noqa: PLW2901
+            calls.append(RequestedCall(f"call_{request.turn}_{name}", name, args))
+        text = f"Turn {request.turn}."
+        yield Answer(text=text, calls=tuple(calls), provider="test", model="informed")
 
 
 def agents(ledger: Ledger) -> list[Agent[Any]]:
@@ -69,6 +73,11 @@ def agents(ledger: Ledger) -> list[Agent[Any]]:
     @tool
     def pay(cents: int, ctx: Context) -> str:
         """Pay."""
+        return record(ctx)
+
+    @tool
+    def send(cents: int, ctx: Context) -> str:
+        """Send money to somebody else."""
         return record(ctx)
 
     @tool(requires_approval=True)
@@ -87,30 +96,33 @@ def agents(ledger: Ledger) -> list[Agent[Any]]:
         record(ctx)
         return "job-1"
 
-    tools: Any = [pay, refund, payout, ship]
-    helper = Agent("helper", model=InformedModel(PAY, REFUND), tools=tools)
+    tools: Any = [pay, send, refund, payout, ship]
+    helper = Agent("helper", model=InformedModel((PAY,), (REFUND,)), tools=tools)
     delegate = ("background_task", {"agent": "helper", "prompt": "Help"})
-    scripts = {
-        "clerk": (PAY, REFUND),
-        "board": (PAY, ("payout", {"cents": 5})),
-        "shipper": (PAY, ("ship", {"cents": 3})),
-        "lead": (PAY, delegate, ("background_output", {})),
+    scripts: dict[str, tuple[Turn, ...]] = {
+        "clerk": ((PAY,), (REFUND,)),
+        "teller": ((PAY,), (SEND,), (REFUND,)),
+        "cashier": ((PAY,), (SEND, REFUND)),
+        "board": ((PAY,), (("payout", {"cents": 5}),)),
+        "shipper": ((PAY,), (("ship", {"cents": 3}),)),
+        "lead": ((PAY,), (delegate,), (("background_output", {}),)),
     }
     return [
         helper,
         *(
             Agent(
                 name,
-                model=InformedModel(*script),
+                model=InformedModel(*turns),
                 tools=tools,
                 sub_agents=[helper] if name == "lead" else [],
             )
-            for name, script in scripts.items()
+            for name, turns in scripts.items()
         ),
     ]
 
 
 PAY: Call = ("pay", {"cents": 1})
+SEND: Call = ("send", {"cents": 4})
 REFUND: Call = ("refund", {"cents": 2})
 
 
@@ -124,6 +136,7 @@ class Scene:
     commits: int | None = None  # after which the process is killed
     is_child: bool = False  # the session of the background agent is damaged
     approved: str | None = None  # the tool that somebody has approved
+    ran: str | None = None  # the tool whose process was killed after its effect
 
     def __str__(self) -> str:
         return self.name
@@ -145,6 +158,12 @@ async def _complete(rt: Runtime) -> None:
     assert (await rt.session("v").run()).state == "completed"
 
 
+async def _submit(rt: Runtime) -> None:
+    await _wait(rt, "shipper")
+    async for call in rt.pending(session="v"):
+        await rt.submit_result(call.id, "shipped")
+
+
 async def _cancel(rt: Runtime) -> None:
     await _wait(rt, "clerk")
     await rt.session("v").cancel()
@@ -153,6 +172,9 @@ async def _cancel(rt: Runtime) -> None:
 SCENES = (
     Scene("waiting", "clerk", lambda rt: _wait(rt, "clerk")),
     Scene("ran", "clerk", lambda rt: _wait(rt, "clerk"), commits=3),
+    Scene("running", "teller", lambda rt: _wait(rt, "teller"), commits=4, ran="send"),
+    Scene("running gated", "cashier", lambda rt: _wait(rt, "cashier"), commits=4, ran="send"),
+    Scene("submitted", "shipper", _submit),
     Scene("deferred", "shipper", lambda rt: _wait(rt, "shipper")),
     Scene("parent", "lead", lambda rt: _wait(rt, "lead")),
     Scene("child", "lead", lambda rt: _wait(rt, "lead"), is_child=True),
@@ -187,6 +209,8 @@ async def create(scene: Scene, url: str) -> Template:
     else:
         async with Runtime(url, agents=agents(ledger)) as rt:
             await scene.create(rt)
+    if scene.ran:
+        ledger.effects["v", scene.ran] += 1
     if scene.approved:
         ledger.approvals["v", scene.approved] += 1
     session = "v"

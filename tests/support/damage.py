@@ -488,17 +488,23 @@ STREAM = (
         _STREAM,
         "UPDATE stream SET head = 3 WHERE id = '{v_id}'",
     ),
-    _postgres(
+    _both(
         "head of the stream too high",
         "stream",
         _LOST,
         "UPDATE stream SET head = head + 2 WHERE id = '{v_id}'",
     ),
-    _postgres(
+    _both(
         "head of the stream beyond all events",
         "stream",
         _STREAM,
         "UPDATE stream SET head = 1000000000000000 WHERE id = '{v_id}'",
+    ),
+    _sqlite(
+        "head of the stream that is not a number",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET head = 'last' WHERE id = '{v_id}'",
     ),
     _postgres(
         "lease of nobody",

@@ -53,5 +53,6 @@ def downgrade(database: Path) -> None:
         "ALTER TABLE record DROP COLUMN crc",
         "ALTER TABLE entry DROP COLUMN crc",
         "ALTER TABLE stream DROP COLUMN crc",
+        "ALTER TABLE stream DROP COLUMN head",
         "PRAGMA user_version = 1",
     )

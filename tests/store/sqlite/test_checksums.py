@@ -61,6 +61,23 @@ async def test_an_entry_that_has_changed_is_named_among_the_others_and_can_be_re
     await store.close()
 
 
+async def test_the_loss_of_the_last_records_of_a_stream_is_noticed(database: Path) -> None:
+    """G3: only its head shows it, if their commits wrote no entry"""
+    await fill_file(database)
+    store = await opened(database)
+    for _ in range(2):
+        await store.commit([Write("s//s0", [Record("user", b"[]")])])
+    await store.close()
+    edit(database, "DELETE FROM record WHERE sid = 1 AND seq > 3")
+    (stream,) = [item for item in inspected(SqliteInspector(database)) if item.stream == "s//s0"]
+    assert (stream.head, stream.row, len(stream.records)) == (4, "sound", 3)
+    store = await opened(database)
+    for after in (0, 3):
+        with pytest.raises(Corrupt, match="record 4 of s//s0 is missing"):
+            await store.read("s//s0", after=after)
+    await store.close()
+
+
 async def test_rows_of_an_older_schema_are_accepted_and_new_ones_are_checked(
     database: Path,
 ) -> None:

@@ -292,7 +292,7 @@ async def test_a_lost_connection_is_opened_again(spied: SqliteStore, wire: Wire)
         await spied.commit([Write("a", [Record("t", b"")])])
     wire.fault = lambda _sql, _values: None
     assert await spied.commit([Write("a", [Record("t", b"")])]) == {"a": 1}
-    wire.fault = lambda sql, _: disk_error() if "FROM stream WHERE id" in sql else None
+    wire.fault = lambda sql, _: disk_error() if "FROM stream LEFT JOIN" in sql else None
     with pytest.raises(Unavailable):
         await spied.read("a")
     wire.fault = lambda _sql, _values: None

@@ -81,7 +81,7 @@ def restored_stream(
         stream.number,
         _free_name(inspector, stream, names),
         index.stream_kind(names.agent, names.queue),
-        max((item.seq for item in stream.records), default=0),
+        max([stream.head, *(item.seq for item in stream.records)]),
         max(stream.epoch, session.epoch) + 1,
         session.wake,
     )

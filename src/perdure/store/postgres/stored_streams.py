@@ -17,10 +17,10 @@ from perdure.store.inspect import (
 )
 from perdure.store.postgres.connection import AsyncpgConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
+from perdure.store.shared.damage import MOST_LOST, stated_head
 
 _MOST_RECORDS: Final = 2_000  # that are read at once, unless a single stream has more
 _MOST_STREAMS: Final = 200
-_MOST_LOST: Final = 1_000_000  # records of a stream: a greater number is not one of its records
 
 _Rows = Sequence[Any]
 
@@ -115,7 +115,7 @@ def _inspection(number: int, row: Any, log: _Rows, entries: _Rows) -> StreamInsp
         inspection,
         stream=unpack_text(name),
         kind=unpack_text(kind),
-        head=head if head <= last + _MOST_LOST else last,
+        head=stated_head(head, last),
         epoch=epoch,
         gone=gone and health == "sound",
         holder=None if holder is None else unpack_text(holder),
@@ -128,7 +128,7 @@ def _inspection(number: int, row: Any, log: _Rows, entries: _Rows) -> StreamInsp
 def _record(values: Any, count: int) -> StoredRecord:
     """Return a record of a log; one whose number is far beyond its end has another number."""
     sid, seq, type_, at, data, checksum = values
-    if not 0 < seq <= count + _MOST_LOST:
+    if not 0 < seq <= count + MOST_LOST:
         return StoredRecord(0, unpack_text(type_), at, data, problem="its number is wrong")
     if checksum is not None and checksum != record_checksum(sid, seq, type_, at, data):
         return StoredRecord(seq, unpack_text(type_), at, data, problem="its checksum is wrong")
@@ -145,7 +145,7 @@ def _health(row: Any, last: int, entries: int) -> RowHealth:
     is_sound = checksum is None or checksum == f"\\x{stream_checksum(sid, name, kind).hex()}"
     has_rest = gone and (last > 0 or entries > 0)
     has_holder = holder is None or until is not None
-    has_end = last <= head <= last + _MOST_LOST
+    has_end = last <= head <= last + MOST_LOST
     is_sound = is_sound and not has_rest and has_holder and is_leased and has_end
     return "sound" if is_sound else "damaged"
 

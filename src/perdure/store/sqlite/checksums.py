@@ -10,11 +10,19 @@ from zlib import crc32
 from msgspec import structs
 
 from perdure.store.base import Entry
-from perdure.store.shared.damage import DAMAGED
+from perdure.store.shared.damage import DAMAGED, MOST_LOST
 
 _FIRST_SCHEMA: Final = 3  # with the column `crc`
 _LISTINGS_SCHEMA: Final = 5  # with the columns `listing` and `at`
 _STREAMS_SCHEMA: Final = 7  # with the column `crc` of streams
+_HEADS_SCHEMA: Final = 8  # with the column `head`
+
+# The head of a stream in a query that names its row. It is above all records that are left, also if
+# they are numbered wrongly; above the last one if that is lost.
+HEAD: Final = """
+    max(coalesce(stream.head, 0),
+        coalesce((SELECT max(seq) FROM record WHERE record.sid = stream.sid), 0))
+"""
 
 
 def record_checksum(sid: int, seq: int, type_: str, at: int, data: bytes) -> int:
@@ -61,30 +69,35 @@ class StoredStream(NamedTuple):
 
 
 class InspectedRow(NamedTuple):
-    """The row of a stream, and until when its holder is alive; None: the holder has no row."""
+    """The row of a stream, and what it must agree with."""
 
     row: StoredStream
-    until: int | None
+    last: int  # seq of its last record
+    until: int | None  # of its holder; None: the holder has no row
 
     @property
     def is_usable(self) -> bool:
         """Report whether the row is sound. No worker would end the leases of a lost holder."""
-        return self.row.is_sound and (self.row.holder is None or self.until is not None)
+        has_holder = self.row.holder is None or self.until is not None
+        return self.row.is_sound and has_holder and (self.row.head or 0) <= self.last + MOST_LOST
 
 
 _ROW: Final = """
-    SELECT sid, id, kind, NULL, epoch, holder, due, tries, gone, {crc},
+    SELECT sid, id, kind, {head}, epoch, holder, due, tries, gone, {crc},
+           (SELECT coalesce(max(seq), 0) FROM record
+            WHERE record.sid = stream.sid AND typeof(seq) = 'integer'),
            (SELECT until FROM holder WHERE name = stream.holder AND typeof(until) = 'integer')
     FROM stream WHERE sid = ?
 """
 
 
 def load_row(connection: sqlite3.Connection, number: int) -> InspectedRow | None:
-    """Return the row of a stream without its head; None if it is lost."""
+    """Return the row of a stream, with its head as it is stored; None if it is lost."""
     (schema,) = connection.execute("PRAGMA user_version").fetchone()
     crc = "crc" if schema >= _STREAMS_SCHEMA else "NULL"
-    values = connection.execute(_ROW.format(crc=crc), (number,)).fetchone()
-    return None if values is None else InspectedRow(StoredStream(*values[:-1]), values[-1])
+    sql = _ROW.format(crc=crc, head=head_column(connection))
+    values = connection.execute(sql, (number,)).fetchone()
+    return None if values is None else InspectedRow(StoredStream(*values[:-2]), *values[-2:])
 
 
 def any_text(data: bytes) -> str:
@@ -100,6 +113,12 @@ def checked_entry(entry: Entry, sid: int, crc: int | None) -> Entry:
     if crc is None or crc == entry_checksum(entry, sid):
         return entry
     return structs.replace(entry, data=DAMAGED)
+
+
+def head_column(connection: sqlite3.Connection) -> str:
+    """Return the column of a stream's head; NULL if the schema has none."""
+    (schema,) = connection.execute("PRAGMA user_version").fetchone()
+    return "head" if schema >= _HEADS_SCHEMA else "NULL"
 
 
 def listing_columns(connection: sqlite3.Connection) -> str:

@@ -8,7 +8,7 @@ from perdure.errors import StoreError
 from perdure.store.base import ANY_TRIES, Heads, Lease, Lost, StoreRefusal, SuspectLimit
 from perdure.store.judge import Commit, due_after_reaping, judge, without_held
 from perdure.store.shared.damage import damaged_stream
-from perdure.store.sqlite.checksums import StoredStream
+from perdure.store.sqlite.checksums import HEAD, StoredStream
 from perdure.store.sqlite.row_cache import RowCache
 from perdure.store.sqlite.side_files import LivenessLock
 
@@ -26,13 +26,11 @@ _NOTHING_DUE = """
 """
 _IS_DUE = "SELECT 1 FROM stream WHERE id = ? AND kind = ? AND holder IS NULL AND due <= ?"
 # The name of a damaged row may be a text that is not UTF-8.
-_CLAIM_OLDEST = """
-    SELECT sid, CAST(id AS BLOB), kind,
-           (SELECT max(seq) FROM record WHERE record.sid = stream.sid), epoch, NULL, due, tries,
-           gone, crc
+_CLAIM_OLDEST = f"""
+    SELECT sid, CAST(id AS BLOB), kind, {HEAD}, epoch, NULL, due, tries, gone, crc
     FROM stream INDEXED BY stream_due WHERE kind = ? AND holder IS NULL AND due <= ?
     ORDER BY due LIMIT ?
-"""
+"""  # noqa: S608 - no value in it
 _LEASE = """
     UPDATE stream SET holder = ?, epoch = epoch + 1, due = NULL, tries = tries + 1 WHERE sid = ?
 """

@@ -24,6 +24,7 @@ from perdure.store.inspect import (
     record_line,
     unused_path,
 )
+from perdure.store.shared.damage import stated_head
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
 from perdure.store.sqlite.checksums import InspectedRow, any_text, checksum_column, load_row
@@ -332,6 +333,7 @@ def _with_row(inspection: StreamInspection, loaded: InspectedRow) -> StreamInspe
     row, is_sound = loaded.row, loaded.is_usable
     return replace(
         inspection,
+        head=stated_head(row.head, inspection.head),
         stream=row.stream if is_sound or _is_name(row.stream) else inspection.stream,
         kind=row.kind if isinstance(row.kind, str) else "",
         epoch=row.epoch if isinstance(row.epoch, int) else 0,

@@ -7,7 +7,7 @@ from functools import cache
 from perdure.store.base import Entry, Order, Page, StreamState
 from perdure.store.shared.damage import damaged_stream
 from perdure.store.shared.paging import LAST_DUE, ListingQuery, listing_cursor
-from perdure.store.sqlite.checksums import StoredStream
+from perdure.store.sqlite.checksums import HEAD, StoredStream
 from perdure.store.sqlite.reads import ENTRY, Bounds, TooLarge, entry_from_row
 
 _BY_TIME = ("at", "key")
@@ -17,11 +17,10 @@ _OF_STREAM = f"""
     {ENTRY} INDEXED BY entry_stream WHERE sid = (SELECT sid FROM stream WHERE id = ?)
     ORDER BY kind, key LIMIT ?
 """  # noqa: S608 - no value in it
-_STATES = """
-    SELECT sid, id, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
-           epoch, holder, due, tries, gone, crc
+_STATES = f"""
+    SELECT sid, id, kind, {HEAD}, epoch, holder, due, tries, gone, crc
     FROM stream WHERE id > ? ORDER BY id LIMIT ?
-"""
+"""  # noqa: S608 - no value in it
 
 
 def find_listed(connection: sqlite3.Connection, bounds: Bounds, query: ListingQuery) -> Page:

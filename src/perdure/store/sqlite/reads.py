@@ -10,6 +10,7 @@ from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page
 from perdure.store.shared.damage import DAMAGED, damaged_record, damaged_stream
 from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
 from perdure.store.sqlite.checksums import (
+    HEAD,
     StoredStream,
     checked_entry,
     record_checksum,
@@ -23,8 +24,7 @@ _DATA = "CASE WHEN length(data) <= ? THEN data END"
 # One row for each record, or one without a record. The head is that of the same moment.
 _SLICE = f"""
     SELECT type, {_DATA}, at, seq, pos, stream.sid, record.crc, stream.id, kind,
-           (SELECT max(seq) FROM record WHERE sid = (SELECT sid FROM stream WHERE id = ?2)),
-           epoch, holder, due, tries, gone, stream.crc
+           {HEAD}, epoch, holder, due, tries, gone, stream.crc
     FROM stream LEFT JOIN record ON record.sid = stream.sid AND seq > ?3
     WHERE stream.id = ?2 ORDER BY seq LIMIT ?4
 """  # noqa: S608 - no value in it
@@ -198,8 +198,9 @@ def read(
     if len(rows) > bounds.rows:
         raise TooLarge
     records: tuple[Record, ...] = ()
-    if limit and rows[0][3] is not None:
-        records = tuple(_records(rows, bounds, stream, connection))
+    if limit:
+        if rows[0][3] is not None:
+            records = tuple(_records(rows, bounds, stream, connection))
         check_complete(records, stream, after, min(head, after + limit))
     return Slice(records, head, row.holder, row.due, row.tries)
 

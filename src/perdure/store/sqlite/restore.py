@@ -19,11 +19,11 @@ from perdure.store.sqlite.open import (
 )
 
 _RESTORE: Final = """
-    INSERT INTO stream (sid, id, kind, epoch, holder, due, tries, gone, crc)
-    VALUES (?, ?, ?, ?, NULL, ?, 0, 0, ?)
+    INSERT INTO stream (sid, id, kind, head, epoch, holder, due, tries, gone, crc)
+    VALUES (?, ?, ?, ?, ?, NULL, ?, 0, 0, ?)
     ON CONFLICT (sid) DO UPDATE
-    SET id = excluded.id, kind = excluded.kind, epoch = excluded.epoch, holder = NULL,
-        due = excluded.due, tries = 0, gone = 0, crc = excluded.crc
+    SET id = excluded.id, kind = excluded.kind, head = excluded.head, epoch = excluded.epoch,
+        holder = NULL, due = excluded.due, tries = 0, gone = 0, crc = excluded.crc
 """
 
 _REMOVE_ENTRY: Final = "DELETE FROM entry WHERE kind = ? AND key = ? AND sid <> ?"
@@ -35,7 +35,7 @@ def restore_stream(path: Path, row: RestoredStream) -> None:
         present = load_row(connection, row.number)
         if present is None or not present.is_usable:
             crc = stream_checksum(row.number, row.stream, row.kind, gone=False)
-            values = (row.number, row.stream, row.kind, row.epoch, row.due, crc)
+            values = (row.number, row.stream, row.kind, row.head, row.epoch, row.due, crc)
             connection.execute(_RESTORE, values)
 
 

@@ -21,6 +21,7 @@ from perdure.store.judge import (
     row_after_undone_claim,
 )
 from perdure.store.sqlite.checksums import (
+    HEAD,
     StoredStream,
     checked_entry,
     entry_checksum,
@@ -29,11 +30,10 @@ from perdure.store.sqlite.checksums import (
 )
 from perdure.store.sqlite.packed_data import pack, pack_repeating
 
-_STREAM = """
-    SELECT sid, id, kind, (SELECT max(seq) FROM record WHERE record.sid = stream.sid),
-           epoch, holder, due, tries, gone, crc
+_STREAM = f"""
+    SELECT sid, id, kind, {HEAD}, epoch, holder, due, tries, gone, crc
     FROM stream WHERE id
-"""
+"""  # noqa: S608 - no value in it
 _ENTRY = """
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
            version, state, due, CAST(data AS BLOB), listing, at, sid, crc
@@ -46,12 +46,13 @@ _FEW = 8
 _MANY = f"IN ({', '.join('?' * _CHUNK)})"
 _LOAD_STREAMS, _LOAD_ENTRIES = f"{_STREAM} {_MANY}", f"{_ENTRY} {_MANY}"
 _ADD_STREAM = """
-    INSERT INTO stream (epoch, holder, due, tries, gone, sid, id, kind, crc)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO stream (head, epoch, holder, due, tries, gone, sid, id, kind, crc)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SET_STREAM = """
-    UPDATE stream SET epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
+    UPDATE stream SET head = ?, epoch = ?, holder = ?, due = ?, tries = ?, gone = ? WHERE sid = ?
 """
+_SET_HEAD = "UPDATE stream SET head = ? WHERE sid = ?"  # changes no column of an index
 # What the checksum covers: of an erased stream, and of one that has none yet.
 _SET_IDENTITY = "UPDATE stream SET kind = ?, crc = ? WHERE sid = ?"
 # The rows of a stream whose own row is lost keep its number.
@@ -157,6 +158,7 @@ class RowCache:
         for record in write.records:
             head += 1
             self._new_records.append((sid, head, record.type, record.at or now, record.data))
+        self._old_streams.setdefault(write.stream, row)
         self.streams[write.stream] = StreamRow(kind, head, epoch, holder, due, tries, gone)
         return head
 
@@ -224,7 +226,7 @@ class RowCache:
             before = self.streams[stream]
             if before is None:
                 self._sids[stream] = self._new_sid()
-            if before is None or before[2:] != row[2:]:
+            if before is None or before[1:] != row[1:]:
                 self._old_streams.setdefault(stream, before)
             self.streams[stream] = row
         for stream, seq, at, record in changes.records:
@@ -308,21 +310,28 @@ class RowCache:
         changes: dict[str, list[tuple[Any, ...]]] = {
             _ADD_STREAM: [],
             _SET_STREAM: [],
+            _SET_HEAD: [],
             _SET_IDENTITY: [],
         }
         for stream, before in self._old_streams.items():
             row, sid = self.streams[stream], self._sids[stream]
             if row is not None and before is None:
                 crc = stream_checksum(sid, stream, row.kind, gone=row.gone)
-                changes[_ADD_STREAM].append((*row[2:], sid, stream, row.kind, crc))
+                changes[_ADD_STREAM].append((*_columns(row), sid, stream, row.kind, crc))
+            elif row is not None and self._has_only_grown(stream, row, before):
+                changes[_SET_HEAD].append((row.head, sid))
             elif row is not None:
-                changes[_SET_STREAM].append((*row[2:], sid))
+                changes[_SET_STREAM].append((*_columns(row), sid))
                 if row.gone or stream in self._without_checksum:
                     crc = stream_checksum(sid, stream, row.kind, gone=row.gone)
                     changes[_SET_IDENTITY].append((row.kind, crc, sid))
         self._without_checksum.difference_update(self._old_streams)
         self._old_streams.clear()
         self._run(changes)
+
+    def _has_only_grown(self, stream: str, row: StreamRow, before: StreamRow | None) -> bool:
+        is_same = before is not None and row[2:] == before[2:]
+        return is_same and stream not in self._without_checksum
 
     def _flush_records(self) -> None:
         rows = [(*row, record_checksum(*row)) for row in _packed(self._new_records)]
@@ -391,6 +400,11 @@ def _erasable(row: StoredStream) -> StreamRow:
         row.epoch if type(row.epoch) is int else 0,
         tries=0,
     )
+
+
+def _columns(row: StreamRow) -> tuple[Any, ...]:
+    """Return the columns that change; the records of an erased stream are deleted."""
+    return (None if row.gone else row.head, *row[2:])
 
 
 def _indexed(entry: Entry) -> tuple[str, str, str | None, int | None]:

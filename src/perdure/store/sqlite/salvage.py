@@ -16,7 +16,7 @@ from msgspec import structs
 
 from perdure.store.base import Entry, Page
 from perdure.store.inspect import StoredRecord, StreamInspection, lost_number, lost_stream
-from perdure.store.shared.damage import DAMAGED
+from perdure.store.shared.damage import DAMAGED, stated_head
 from perdure.store.shared.paging import (
     ListingQuery,
     listing_cursor,
@@ -27,6 +27,7 @@ from perdure.store.shared.paging import (
 from perdure.store.sqlite.checksums import (
     checked_entry,
     checksum_column,
+    head_column,
     listing_columns,
     record_checksum,
 )
@@ -56,6 +57,7 @@ Row = tuple[Any, ...]
 class _SalvagedStream:
     name: str
     kind: str = ""
+    head: int = 0
     epoch: int = 0
     holder: str | None = None
     is_gone: bool = False
@@ -156,7 +158,7 @@ class Salvage:
         return StreamInspection(
             row.name,
             row.kind,
-            max(places, default=0),
+            stated_head(row.head, max(places, default=0)),
             row.epoch,
             row.is_gone,
             row.holder,
@@ -171,13 +173,15 @@ class Salvage:
 
     def _find_streams(self, connection: sqlite3.Connection) -> None:
         by_index = _both_ways(connection, _STREAM_ID)
-        columns = "id, kind, epoch, holder, gone"
-        for sid, name, kind, epoch, holder, gone in _scan(connection, "stream", columns, by_index):
+        columns = f"id, kind, {head_column(connection)}, epoch, holder, gone"
+        for row in _scan(connection, "stream", columns, by_index):
+            sid, name, kind, head, epoch, holder, gone = row
             self._add_stream(sid, name)
             if sid in self.streams and _is_text(kind) and isinstance(epoch, int):
                 self.streams[sid] = replace(
                     self.streams[sid],
                     kind=_text(kind),
+                    head=head if isinstance(head, int) else 0,
                     epoch=epoch,
                     holder=_text(holder) if _is_text(holder) else None,
                     is_gone=bool(gone),
