@@ -206,8 +206,9 @@ class SessionCheckup:
         if not is_active or is_stopped or any(self.damage()):
             return self._fine("LEASE", "lease: no process drives it")
         text = "it is running, no process drives it, and it is not due: no worker would claim it"
+        note = f"perdure sessions resume continues it where {self.names.agent!r} is defined"
         steps = [session_step("continue", "resume", self.names.session_id, self.names.tenant)]
-        return failure(_NOT_DUE, text, subject=self.names.session_id, steps=steps)
+        return failure(_NOT_DUE, text, note, subject=self.names.session_id, steps=steps)
 
     # --- open calls -----------------------------------------------------------------------------
 
