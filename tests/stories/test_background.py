@@ -85,7 +85,7 @@ async def test_a_launch_returns_at_once_and_its_outcome_is_delivered(runtime: Ma
         assert "First." in notification["content"]
         assert task.id in notification["content"]
         assert (await child_task(rt, task)).status == "completed"
-        assert (await task.get()).output == "First."
+        assert (await task.get()).output_json == "First."
 
 
 async def test_three_children_are_all_read_by_a_program_without_a_worker(
@@ -365,7 +365,7 @@ async def test_only_running_tasks_can_be_cancelled(runtime: MakeRuntime) -> None
     one = lead({"text": "x"})
     async with runtime(one) as rt:
         task = await rt.spawn("researcher", "Tides?")
-        assert (await task.cancel(by="ana")).state == "cancelled"
+        assert (await task.cancel(by="ana")).status == "cancelled"
         with pytest.raises(Conflict) as caught:
             await task.cancel()
         assert caught.value.message == (
