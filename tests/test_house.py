@@ -19,8 +19,6 @@ MOST_MODULES: Final = 20
 SHARED_CLASS_NAMES: Final = {
     "Decision": "the event of that type, and the public value in `perdure`",
     "Hook": "a receiver of webhooks, and the seed's record of a task hook in `perdure.tasks`",
-    "Task": "the handle of a background agent in `perdure`, and the seed's record in "
-    "`perdure.tasks`",
     "ToolCall": "the event of that type, and the public value in `perdure.hitl`",
     "Unknown": "the event of a type that is not known, and the error of the store contract",
 }
@@ -41,9 +39,9 @@ BANNED_NAMES: Final = {
 DOCSTRING_START: Final = re.compile(r"(What|How|Which|Who|Where|Whether|Why)\b")
 
 PUBLIC: Final = {
-    "perdure": "Agent Approval ApprovalRequired Conflict Context Decision Delta Event File "
-    "InputRequired NotFound PendingCall PendingResult PerdureError Principal Refused Result "
-    "Runtime Session Task Tool ToolError asgi tool",
+    "perdure": "Agent Approval ApprovalRequired BackgroundTask Conflict Context Decision Delta "
+    "Event File InputRequired NotFound PendingCall PendingResult PerdureError Principal Refused "
+    "Result Runtime Session Tool ToolError asgi tool",
     "perdure.errors": "PerdureError Conflict NotFound Refused ToolError ModelError ConfigError",
     "perdure.app": "Runtime",
     "perdure.sessions": "AgentSystem AgentSystemBuilder EventLogger FilesystemStorage "
