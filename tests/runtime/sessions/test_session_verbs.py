@@ -228,3 +228,16 @@ async def test_a_call_whose_tool_is_gone_offers_no_approval() -> None:
     async with Runtime(store, agents=[left]) as rt:
         call = await verbs(rt).calls.get(ids["approval"])
     assert call.can == ("deny", "respond", "cancel")
+
+
+async def test_the_calls_of_a_session_are_found_without_reading_those_of_others(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rt:
+        await parked(rt, "s")
+        await parked(rt, "t")
+        monkeypatch.delattr(MemoryStore, "find_listed")
+        found = [call async for call in rt.pending(session="s", sort="newest")]
+        assert {call.session_id for call in found} == {"s"}
+        assert found == sorted(found, key=lambda call: call.created_at, reverse=True)
+        assert [call async for call in rt.pending(session="s", status="settled")] == []

@@ -45,6 +45,7 @@ from perdure.runtime.sessions.pending_pages import (
     PendingFilter,
     count_pending,
     pending_page,
+    stream_calls,
 )
 from perdure.runtime.sessions.runs import Runs
 from perdure.store.base import Entry, Gone, Lease, NoStream, Put, VersionMoved, Write
@@ -105,6 +106,12 @@ class PendingCalls:
         It ends early where about `most` entries were read. Raises ValueError for a bad cursor.
         """
         return await pending_page(self._resources.store, pending_filter, after, limit, sort, most)
+
+    async def of_stream(
+        self, stream: str, pending_filter: PendingFilter, sort: PendingSort
+    ) -> Records:
+        """Return the calls of one session that match, in an order; no other session is read."""
+        return await stream_calls(self._resources.store, stream, pending_filter, sort)
 
     async def count(self, pending_filter: PendingFilter) -> int:
         """Return the number of all calls that match."""

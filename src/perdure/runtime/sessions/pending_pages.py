@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
-from perdure.runtime.records.entries import decode_readable
+from perdure.runtime.records.entries import all_entries, decode_readable
 from perdure.runtime.records.listings import (
     ALL_KINDS,
     KINDS,
@@ -21,7 +21,13 @@ from perdure.store.shared.paging import listing_cursor, listing_place
 from perdure.views.literals import Audience, PendingSort
 
 # The state of the index entries that have a status; None is every state.
-STATES: Final = {None: "open", "all": None, "waiting": "open", "processing": "open"}
+STATES: Final = {
+    None: "open",
+    "all": None,
+    "settled": None,
+    "waiting": "open",
+    "processing": "open",
+}
 OPEN_STATUSES: Final = ("waiting", "processing")
 ORDERS: Final[dict[PendingSort, Order]] = {"age": "oldest", "expires": "due", "newest": "newest"}
 _SMALLEST: Final = 20  # entries per read, however few calls a page has left
@@ -119,6 +125,20 @@ async def pending_page(
         if page.next is None or is_enough:
             return _in_order(matches, order), page.next
         after, size = page.next, min(2 * size, _LARGEST)
+
+
+async def stream_calls(
+    store: Store, stream: str, pending_filter: PendingFilter, sort: PendingSort
+) -> list[PendingRecord]:
+    """Return the calls of one stream that match, in an order."""
+    state = STATES.get(pending_filter.status, pending_filter.status)
+    matches = [
+        (entry, record)
+        async for entry in all_entries(store, "pending", state=state, stream=stream)
+        for _, record in decode_readable((entry,), _decode_both)
+        if pending_filter.is_match(record)
+    ]
+    return _in_order(matches, ORDERS[sort])
 
 
 def _in_order(matches: Sequence[tuple[Entry, PendingRecord]], order: Order) -> list[PendingRecord]:

@@ -102,6 +102,9 @@ class _Query:
         )
 
 
+_NOTHING: Final = _Query(None, None, None, None, 0)  # only lets the index catch up
+
+
 class IndexedStore:
     """Store with an index in Redis. All but lookups of pending calls goes to the store itself."""
 
@@ -174,7 +177,10 @@ class IndexedStore:
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """Return the entries of a listing; the store itself has them in order."""
+        """Return the entries of a listing: the store has them in order. The index catches up."""
+        index = self._available_index() if kind == KIND else None
+        if index is not None:
+            await self._find_indexed(index, _NOTHING, [])
         return await self.primary.find_listed(kind, listing, order=order, after=after, limit=limit)
 
     async def _find_indexed(self, index: RedisIndex, query: _Query, keys: list[str]) -> Page | None:

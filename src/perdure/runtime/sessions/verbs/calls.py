@@ -80,7 +80,10 @@ class CallVerbs:
     ) -> AsyncIterator[PendingCall]:
         """Yield the calls that match, in an order. Raises NotFound if there is no session."""
         if chosen.session_id is not None:
-            await self._views.entry(chosen.session_id)
+            stream = (await self._views.entry(chosen.session_id)).stream
+            for record in await self._service.calls.of_stream(stream, self.visible(chosen), sort):
+                yield self._view(record)
+            return
         after: str | None = None
         while True:
             calls, after = await self.page(chosen, after, PAGE, sort)
