@@ -7,7 +7,7 @@ import pytest
 from tests.stories.test_background import call, events, lead, results, set_turns
 from tests.support.runtimes import MakeRuntime
 
-from perdure import Agent, Approval, Runtime, Task, tool
+from perdure import Agent, Approval, BackgroundTask, Runtime, tool
 from perdure.core.conversation.messages import Answer
 from perdure.runtime.models.base import Request
 from perdure.testing import ManualClock, ScriptedModel
@@ -51,7 +51,7 @@ async def wait_for_event(rt: Runtime, session: str, kind: str) -> None:
     await until(is_there)
 
 
-async def wait_for_pending(task: Task, count: int) -> None:
+async def wait_for_pending(task: BackgroundTask, count: int) -> None:
     """Wait until a task has so many pending calls."""
 
     async def are_there() -> bool:

@@ -10,7 +10,6 @@ import click
 
 from perdure.cli.settings import Settings
 from perdure.cli.status import ERASE, STATUS
-from perdure.core.session.usage import UNPRICED
 from perdure.runtime.diagnosis.texts import (
     age,
     arguments_text,
@@ -150,7 +149,7 @@ def usage_text(usage: Mapping[str, float]) -> str:
 def _cost(usage: Mapping[str, float]) -> str:
     if usage.get("cost") is None:
         return "cost unknown (no price for the model)"
-    cost, unpriced = usage["cost"], int(usage.get(UNPRICED) or 0)
+    cost, unpriced = usage["cost"], int(usage.get("unpricedRequests") or 0)
     dollars = f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
     also = f" and {plural(unpriced, 'request')} without a known price" if unpriced else ""
     return f"{dollars}{also}"
