@@ -77,10 +77,19 @@ PUBLIC: Final = {
     "perdure.cli.__main__": "",
 }
 
-# Modules that may use them: what they measure is outside of the runtime, or is the machine itself.
-NEAR_THE_MACHINE: Final = ("runtime/host.py", "runtime/engine/watchdog.py", "runtime/tasks/")
+# Packages whose processes, files and connections are real ones. Every other package runs in a
+# simulated fleet too, and so has its time, chance and threads from `host`.
+BESIDE_THE_ENGINE: Final = frozenset(
+    {"cli", "client", "sandbox", "serve", "sessions", "store", "testing"}
+)
+# Modules that measure what is outside of the runtime, or are the machine itself.
+NEAR_THE_MACHINE: Final = re.compile(
+    r"/host\.py|/engine/watchdog\.py|/tasks/(.+/)?locks\.py"
+    r"|/tasks/(checkpoints|executions|files|hooks|service|workspace_files)\b"
+)
 MACHINE_MODULES: Final = {"random", "secrets", "time", "uuid"}
-MACHINE_FUNCTIONS: Final = {"getpid", "gethostname", "to_thread", "urandom"}
+MACHINE_FUNCTIONS: Final = {"getpid", "gethostname", "run_in_executor", "to_thread", "urandom"}
+LOOPS: Final = {"loop", "get_running_loop", "get_event_loop"}  # whose time is not elapsed time
 
 Rule = Callable[[Path], list[str]]
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -200,8 +209,7 @@ def uses_of_the_machine(tree: Path) -> list[str]:
     return [
         f"{path}:{line}: {name}; use perdure.runtime.host"
         for path, module in modules(tree)
-        if {"core", "runtime"} & set(path.parts)
-        and not any(near in path.as_posix() for near in NEAR_THE_MACHINE)
+        if path.parts[1] not in BESIDE_THE_ENGINE and not NEAR_THE_MACHINE.search(path.as_posix())
         for line, name in machine_names(module)
     ]
 
@@ -219,10 +227,32 @@ def machine_names(module: ast.Module) -> Iterator[tuple[int, str]]:
                 imported = {alias.name for alias in names}
                 if name in MACHINE_MODULES or imported & MACHINE_FUNCTIONS:
                     yield node.lineno, name
-            case ast.Attribute(attr=name) if name in MACHINE_FUNCTIONS:
-                yield node.lineno, name
+            case ast.Attribute() if is_of_the_machine(node):
+                yield node.lineno, ast.unparse(node)
             case _:
                 pass
+
+
+def is_of_the_machine(node: ast.Attribute) -> bool:
+    """Return whether an attribute is a function of the machine, or a clock."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="date" | "datetime"), attr="now" | "today"):
+            return True
+        case ast.Attribute(value=value, attr="time"):
+            return last_name(value) in LOOPS
+        case _:
+            return node.attr in MACHINE_FUNCTIONS
+
+
+def last_name(node: ast.expr) -> str:
+    """Return the name of a variable, an attribute, or a function that is called."""
+    match node:
+        case ast.Call(func=function):
+            return last_name(function)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name.removeprefix("_")
+        case _:
+            return ""
 
 
 def module_name(path: Path) -> str:
@@ -269,7 +299,7 @@ RULES: Final[dict[Rule, dict[str, str]]] = {
     banned_names: {"a.py": "def f(self, known): self._told = 1"},
     shared_class_names: {"a.py": "class A: ...", "b.py": "class B:\n    class A: ..."},
     refusals_without_hint: {"a.py": 'raise Refused("no", code="NO")'},
-    uses_of_the_machine: {"runtime/a.py": "from time import monotonic"},
+    uses_of_the_machine: {"p/runtime/a.py": "from time import monotonic"},
     import_cycles: {
         "p/__init__.py": "",
         "p/a.py": "from p import b",
@@ -285,8 +315,10 @@ SOUND: Final = {
     "p/__init__.py": '"""Parts of the whole."""\nfrom p.a import A',
     "p/a.py": 'class A:\n    """A part."""\n    def is_known(self): return True',
     "p/pending.py": "from p.a import A\none_of = A",
-    "runtime/host.py": "import time",
-    "runtime/tasks/a.py": "import secrets",
+    "p/runtime/host.py": "import time",
+    "p/runtime/tasks/files/a.py": "import secrets",
+    "p/tasks/locks.py": "from time import time",
+    "p/store/a.py": "import time",
     "p/refusals.py": 'raise Refused("no", hint="say yes")',
 }
 
@@ -308,6 +340,21 @@ def test_the_source_follows_the_rule(rule: Rule) -> None:
 def test_a_rule_reports_a_tree_that_breaks_it_and_no_other(rule: Rule, tmp_path: Path) -> None:
     assert len(rule(plant(tmp_path / "broken", RULES[rule]))) == 1 + (rule is banned_names)
     assert rule(plant(tmp_path / "sound", SOUND)) == []
+
+
+@pytest.mark.parametrize(
+    "path, text",
+    [
+        ("p/tasks/listing.py", "from anyio import to_thread"),
+        ("p/later/a.py", "asyncio.get_running_loop().time()"),
+        ("p/runtime/mcp/a.py", "self._loop.run_in_executor(None, print)"),
+        ("p/b.py", "datetime.now(UTC)"),
+    ],
+)
+def test_a_use_of_the_machine_is_reported_also_in_packages_that_come_later(
+    path: str, text: str, tmp_path: Path
+) -> None:
+    assert len(uses_of_the_machine(plant(tmp_path, {path: text}))) == 1
 
 
 def test_few_classes_share_a_name_and_each_for_a_reason() -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from anyio import to_thread
-
 from perdure.app.layouts import SessionFiles
 from perdure.app.stores import without_index
 from perdure.core.session.queues import MANY_QUEUES, is_worker, worker_queues
+from perdure.runtime import host
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.diagnosis.store import is_damage, is_fine
@@ -26,7 +25,7 @@ async def health_of(store: Store, agents: Agents) -> Health:
 
     Raises StoreError.
     """
-    return await to_thread.run_sync(_health, store, await current_agents(agents))
+    return await host.run_in_thread(_health, store, await current_agents(agents))
 
 
 def _health(store: Store, agents: Mapping[str, ReadyAgent]) -> Health:

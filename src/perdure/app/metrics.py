@@ -1,7 +1,6 @@
 """Metrics of the store in the text format of Prometheus, counted seldom."""
 
 import platform
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from perdure.core.pending.record import OPEN_STATUSES
 from perdure.core.session.queues import is_worker
 from perdure.core.webhooks.deliveries import KIND as DELIVERY
 from perdure.core.webhooks.deliveries import DeliveryStatus
+from perdure.runtime import host
 from perdure.runtime.records.entries import POISONED_STATE, STUCK, all_entries
 from perdure.store.base import Census, Store
 from perdure.views.literals import CallKind, PendingStatus, RunState
@@ -95,7 +95,7 @@ class StoreMetrics:
     calls, which may take a hundredth of the time.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = host.elapsed) -> None:
         self._store = store
         self._clock = clock
         self._lock = anyio.Lock()

@@ -60,7 +60,7 @@ class ServerConnection:
 
     def unused_for(self) -> float:
         """Return the seconds since its last use."""
-        return asyncio.get_running_loop().time() - self._used_at
+        return host.elapsed() - self._used_at
 
     async def open(self) -> None:
         """Connect and list the tools. Raises ServerDown."""
@@ -86,7 +86,7 @@ class ServerConnection:
         except BaseException:
             await self.close()
             raise
-        self._used_at = loop.time()
+        self._used_at = host.elapsed()
 
     async def close(self) -> None:
         """Close it, and end the program that was started for it."""
@@ -191,7 +191,7 @@ class ServerConnection:
                 self.tools = await self._list_tools()
         except Exception:  # noqa: BLE001 - after any error another connection is opened
             return False
-        self._used_at = asyncio.get_running_loop().time()
+        self._used_at = host.elapsed()
         return True
 
     async def call(
@@ -218,7 +218,7 @@ class ServerConnection:
         except anyio.ClosedResourceError as error:
             raise ConnectionBroken(self._reason(error), reached=False) from error
         finally:
-            self._used_at = asyncio.get_running_loop().time()
+            self._used_at = host.elapsed()
 
     def _open_client(self) -> Client:
         if self._client is None or not self.is_open:

@@ -55,16 +55,15 @@ class ServerConnections:
         """Return its tools as last listed. Raises ServerDown, without a new attempt for a while."""
         if self.tools is not None:
             return self.tools
-        loop = asyncio.get_running_loop()
         async with self._opening:
             if self.tools is not None:
                 return self.tools
-            if self._down is not None and loop.time() < self._retry_at:
+            if self._down is not None and host.elapsed() < self._retry_at:
                 raise self._down
             try:
                 self._release(await self._open_connection())
             except PerdureError as error:
-                self._down, self._retry_at = error, loop.time() + RETRY_AFTER_S
+                self._down, self._retry_at = error, host.elapsed() + RETRY_AFTER_S
                 raise
         return self.tools or ()
 

@@ -278,4 +278,4 @@ class Worker:
 
 async def _end_pause(pause: asyncio.Timeout, ended: asyncio.Event) -> None:
     await ended.wait()
-    pause.reschedule(asyncio.get_running_loop().time())
+    pause.reschedule(0)  # now
