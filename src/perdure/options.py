@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any, Literal, Protocol, Required, TypedDict
 
 from perdure.core.webhooks.deliveries import Occasion
-from perdure.views.literals import DecisionKind
+from perdure.views.decisions import DecisionInput
 from perdure.views.values import Duration
 
 __all__ = [
@@ -135,15 +135,3 @@ class TaskOptions(TypedDict, total=False):
     limits: CommandLimits
     ro_paths: Sequence[str]
     env: Mapping[str, str]
-
-
-class DecisionInput(TypedDict, total=False):
-    """A decision about one call, with the fields of that decision."""
-
-    decision: Required[DecisionKind]
-    args: Mapping[str, Any]  # edit
-    output: Any  # respond
-    note: str | None  # approve, edit
-    reason: str | None  # deny
-    remember: bool | str  # approve, edit, deny
-    all_tools: bool

@@ -210,7 +210,9 @@ class Program:
         own = [call for call in calls if call.session_id == session]
         lines = [self._settlement(call) for call in own]
         results = {line["pending"]: line["text"] for line in lines if line["verb"] == "result"}
-        decisions = {line["pending"]: _decision(line) for line in lines if line["verb"] != "result"}
+        decisions: Any = {
+            line["pending"]: _decision(line) for line in lines if line["verb"] != "result"
+        }
         handle = rt.session(session)
 
         async def run() -> None:

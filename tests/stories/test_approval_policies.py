@@ -56,7 +56,9 @@ async def test_a_rule_remembered_for_another_tool_does_not_replace_an_approval(
     async with in_memory(shop) as rt:
         session = rt.session("s", agent=shop)
         (call,) = (await session.run("Go", by="ana")).pending
-        await rt.approve(call.id, by="ben", remember="*", all_tools=True)
+        await rt.decide(
+            {call: {"decision": "approve", "remember": "*", "all_tools": True}}, by="ben"
+        )
         (call,) = (await session.run()).pending
         assert call.tool == "pay"
         await rt.approve(call.id, by="ben", remember=True)

@@ -28,6 +28,7 @@ from perdure import (
 from perdure.app import service_of
 from perdure.core.pending.commands import Approve, Command, SubmitResult
 from perdure.errors import Corrupt, NotAllowed, StoreError
+from perdure.options import DecisionInput
 from perdure.store.base import Check, Entry, Heads, Lease, Put, Unavailable, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite import SqliteStore
@@ -215,7 +216,17 @@ async def test_a_call_of_another_session_is_not_settled(in_memory: MakeRuntime) 
         (
             None,
             {"decisions": {"p_1": {"decision": "edit"}}, "by": "ana"},
-            "missing required field `args`",
+            "the decision 'edit' about p_1 has no 'args', which it needs",
+        ),
+        (
+            None,
+            {"decisions": {"p_1": {"decision": "edit", "arg": {}}}, "by": "ana"},
+            "unknown key 'arg'; it may have remember, all_tools, args, note",
+        ),
+        (
+            None,
+            {"decisions": {"p_1": {"decision": "deny", "reason": 5}}, "by": "ana"},
+            "the decision 'deny' about p_1: Expected `str | null`, got `int`",
         ),
         (
             None,
@@ -339,7 +350,7 @@ async def test_a_refused_decision_leaves_the_call_open(in_memory: MakeRuntime) -
     one = clerk()
     async with in_memory(one) as rt:
         (call,) = (await paused(rt, one)).pending
-        edit = {"decision": "edit", "args": {"cents": "many"}}
+        edit: DecisionInput = {"decision": "edit", "args": {"cents": "many"}}
         with pytest.raises(PerdureError) as error:
             await rt.session("s").run(decisions={call.id: edit}, by="ana")
         assert error.value.code == "ARGS_INVALID"

@@ -132,7 +132,7 @@ class LocalBackend:
         """Decide about several calls, all or none, and return each with `duplicate`."""
         text = "reason" if verb == "deny" else "note"
         remember = {"remember": options["remember"], "allTools": options["all_tools"]}
-        choice: Json = {"decision": verb, text: options[text], **remember}
+        choice: Any = {"decision": verb, text: options[text], **remember}
         outcomes = await self.person.decide(
             {call["id"]: choice for call in calls}, by=options["by"]
         )

@@ -74,7 +74,8 @@ async def _respond(call: McpCall) -> ToolAnswer:
     verbs = CallVerbs(call.service, call.caller)
     pending_id = str(call.args["pendingID"])
     await verbs.check_not_own(pending_id)
-    (shown,) = await verbs.decide(decision_items({pending_id: call.args}))
+    choice: Any = call.args
+    (shown,) = await verbs.decide(decision_items({pending_id: choice}))
     fields = {"pendingID": shown.id, "status": shown.status, "tool": shown.tool}
     return ToolAnswer({"success": True, **fields})
 
