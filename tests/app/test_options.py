@@ -61,6 +61,10 @@ async def test_a_program_names_receivers_as_yaml_does(memory: MemoryStore) -> No
         ({"webhooks": [{"url": "https://x", "key": 1}]}, "an unknown key 'key'"),
         ({"webhooks": [{"url": "https://x", "on": ["fail"]}]}, "on is ['fail']"),
         ({"webhooks": [{"url": "ftp://x"}]}, "webhooks: "),
+        ({"webhooks": 5}, "webhooks is 5 and must be a list"),
+        ({"webhooks": {"url": "https://x"}}, "must be a list"),
+        ({"prices": 5}, "prices is 5 and must be a mapping"),
+        ({"recovery": {"running": "stop"}}, "running is 'stop' and must be resume or fail"),
         ({"webhook_allow": "10.0.0.0/8"}, "must be a list"),
         ({"webhook_allow": ["10.0.0.0/99"]}, "webhook_allow: "),
     ],
@@ -118,6 +122,15 @@ def test_an_option_that_is_not_a_mapping_is_refused(name: str) -> None:
     wrong: Any = ["turns"]
     with pytest.raises(ConfigError, match=f"{name} is .* and must be a mapping"):
         Agent("a", model=ScriptedModel([]), **{name: wrong})
+
+
+@pytest.mark.parametrize("rules", ["shell", 5, [5], ["shell", None]])
+def test_permissions_that_are_not_lists_of_rules_are_refused(rules: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"permissions deny is .* must be a list of rules"
+    ) as error:
+        Agent("a", model=ScriptedModel([]), permissions={"deny": rules})
+    assert error.value.hint
 
 
 @pytest.mark.parametrize(

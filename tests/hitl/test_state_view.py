@@ -649,9 +649,9 @@ async def test_the_request_says_what_is_asked(in_memory: MakeRuntime) -> None:
     one = clerk()
     async with in_memory(one) as rt:
         result = await paused(rt, one)
-        (record,) = [one async for one in rt._service.calls.list(None)]
         (call,) = result.pending
-        assert hitl.approval_request(record) == hitl.approval_request(call)
+        (same,) = [one async for one in rt.pending()]
+        assert hitl.approval_request(same) == hitl.approval_request(call)
         assert hitl.approval_request(call) == call.to_json()["request"]
         (listed,) = await PendingToolCall(rt).list()
         assert hitl.approval_request(listed) == hitl.approval_request(call)
@@ -666,8 +666,8 @@ async def test_the_request_says_what_is_asked(in_memory: MakeRuntime) -> None:
             "tool_name": "refund",
             "tool_input": {"order": 1, "cents": 5},
             "options": ["approve", "deny"],
-            "tool_call_id": record.call_id,
+            "tool_call_id": call.call_id,
             "task_id": result.task_id,
-            "pending_id": record.id,
+            "pending_id": call.id,
             "expires_at": None,
         }

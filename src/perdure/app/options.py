@@ -1,10 +1,10 @@
 """Options of a Runtime, and the address that a server gives to the runtime it loads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.options import check_options
@@ -19,6 +19,11 @@ from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.webhooks.address_filter import AddressFilter, parse_url
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WARNING_SHARE, Receiver
+
+_RECOVERY: Final = 'write Runtime(recovery={"running": "fail", "poison_after": 3})'
+_RECEIVER: Final = (
+    'a receiver is {"url": "https://…", "secret": …, "on": [' + ", ".join(TYPES) + "]}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +52,16 @@ def webhook_targets(
     """Return the receivers that `Runtime(webhooks=)` names, as in YAML. Raises ConfigError."""
     if receivers is None:
         return None
+    if isinstance(receivers, str | Mapping) or not isinstance(receivers, Sequence):
+        raise ConfigError(f"webhooks is {receivers!r:.100} and must be a list", hint=_RECEIVER)
     return tuple(_webhook_target(receiver) for receiver in receivers)
 
 
 def _webhook_target(receiver: WebhookTarget) -> Receiver:
-    form = 'write {"url": "https://…", "secret": …, "on": [' + ", ".join(TYPES) + "]}"
     check_options(receiver, WebhookTarget, "webhooks: a receiver")
     occasions = receiver.get("on", tuple(TYPES))
     if isinstance(occasions, str) or set(occasions) - set(TYPES):
-        raise ConfigError(f"webhooks: on is {occasions!r}", hint=form)
+        raise ConfigError(f"webhooks: on is {occasions!r}", hint=_RECEIVER)
     try:
         parse_url(receiver["url"])
     except Refused as error:
@@ -79,9 +85,13 @@ def recovery_fields(recovery: RecoveryOptions) -> dict[str, Any]:
     check_options(recovery, RecoveryOptions, "recovery")
     running, count = recovery.get("running", "resume"), recovery.get("poison_after", POISON_AFTER)
     if running not in ("resume", "fail"):
-        raise ConfigError(f"recovery: running is {running!r} and must be resume or fail")
+        raise ConfigError(
+            f"recovery: running is {running!r} and must be resume or fail", hint=_RECOVERY
+        )
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(f"recovery: poison_after is {count!r} and must be 1 or more")
+        raise ConfigError(
+            f"recovery: poison_after is {count!r} and must be 1 or more", hint=_RECOVERY
+        )
     return {"resumes_running": running == "resume", "poison_after": count}
 
 

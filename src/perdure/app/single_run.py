@@ -4,12 +4,11 @@ import asyncio
 from typing import Any, TypeVar
 
 import anyio
-from msgspec.structs import replace
 
 from perdure.app.runtime import Runtime
 from perdure.errors import Refused
 from perdure.runtime.agents.agent import Agent
-from perdure.views.base import bind, bound
+from perdure.views.base import replace
 from perdure.views.findings import Finding
 from perdure.views.sessions import Result
 from perdure.views.values import Content, Duration
@@ -62,6 +61,4 @@ def _with_hint(result: Result[T]) -> Result[T]:
         'use Runtime("sqlite:///perdure.db", agents=[…]) and rt.session(…).run(…)',
         missing="a Runtime with a store",
     )
-    return bind(
-        replace(result, findings=(hint, *result.findings)), _output=bound(result, "_output")
-    )
+    return replace(result, findings=(hint, *result.findings))

@@ -1,4 +1,6 @@
-"""The documented API for background agents: the six tools as methods of a manager.
+"""API of the specification; new programs use Runtime.
+
+Background agents: the six tools as methods of a manager.
 
     manager = BackgroundManager(rt, session="s")
     launched = await manager.background_task("researcher", "Find sources on tides.")

@@ -21,10 +21,17 @@ class RemoteSandboxTasks:
         self._connection = tenant.connection
         self.executions = RemoteExecutions(tenant)
 
-    async def create(self, config: Mapping[str, Any]) -> views.SandboxTask:
-        """Create a task: `name`, and perhaps `taskID`, `owner`, `metadata`, `exist_ok`."""
+    async def create(
+        self, config: Mapping[str, Any], *, exist_ok: bool = False
+    ) -> views.SandboxTask:
+        """Create a task: `name`, and perhaps `id`, `owner`, `metadata`.
+
+        With `exist_ok`, a task that has the id already is returned as it is.
+        """
         names = {"id": "taskID", "exist_ok": "existOK"}
         fields = {names.get(key, key): value for key, value in config.items()}
+        if exist_ok:
+            fields["existOK"] = True
         return await self._read("POST", (), views.SandboxTask, body=without_none(fields))
 
     async def attach(self, task_id: str, agent_id: str) -> views.SandboxTask:

@@ -54,7 +54,7 @@ _PARKED_STATES: Final = frozenset({"waiting", "completed", "failed", "cancelled"
 class RemoteSession:
     """Handle on a session of a server. The first message creates the session."""
 
-    connection: HttpConnection
+    _connection: HttpConnection
     tenant: str | None
     id: str
     agent: str | None = None
@@ -145,9 +145,9 @@ class RemoteSession:
             raise not_both()
         outputs = checked_calls("results", results or {}, RESULTS_EXAMPLE)
         for call, output in outputs.items():
-            await self.calls.submit_result(call, output, by=by)
+            await self._calls.submit_result(call, output, by=by)
         if decisions:
-            await self.calls.decide(decisions, by=by)
+            await self._calls.decide(decisions, by=by)
 
     async def _last(self, started: Result | None) -> AsyncIterator[Item]:
         yield started or await self._wait_until_parked(float("inf"))
@@ -218,7 +218,7 @@ class RemoteSession:
     async def state(self) -> PausedState:
         """Return the states of its paused runs, its open calls, and the age of the pause."""
         paused = await self._tenant.read("GET", self._path("state"), PausedState)
-        return self.calls.bound(paused)
+        return self._calls.bound(paused)
 
     async def permissions(self) -> list[Permission]:
         """Return the permissions that approvals with `remember` gave for the rest of it."""
@@ -232,11 +232,11 @@ class RemoteSession:
         """
         params = {"after": after, **self._tenant.scope, **({"deltas": 1} if deltas else {})}
         position = StreamPosition("seq", after)
-        return follow(self.connection, self._path("events"), params, Event, position)
+        return follow(self._connection, self._path("events"), params, Event, position)
 
     async def pending(self) -> AsyncIterator[PendingCall]:
         """Iterate over its open calls, the oldest first."""
-        async for call in self.calls.pages({"sessionID": self.id}):
+        async for call in self._calls.pages({"sessionID": self.id}):
             yield call
 
     # --- commands -----------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class RemoteSession:
         """Copy the session up to an event into a new session; no effect runs again."""
         body = without_none({"sessionID": id or new_session_id(), "at": at})
         session = self._result(await self._post("fork", body))
-        return RemoteSession(self.connection, self.tenant, session.session_id, by=self.by)
+        return RemoteSession(self._connection, self.tenant, session.session_id, by=self.by)
 
     async def delete(self) -> DeletedSession:
         """Delete the session and everything that finds it."""
@@ -312,15 +312,14 @@ class RemoteSession:
 
     @property
     def _tenant(self) -> TenantConnection:
-        return TenantConnection(self.connection, self.tenant)
+        return TenantConnection(self._connection, self.tenant)
 
     @property
-    def calls(self) -> RemoteCalls:
-        """Pending calls of its tenant."""
+    def _calls(self) -> RemoteCalls:
         return RemoteCalls(self._tenant, self.by)
 
     def _result(self, response: HttpResponse) -> Result:
-        return self.calls.bound(self.connection.decode(response.content, Result))
+        return self._calls.bound(self._connection.decode(response.content, Result))
 
     def _path(self, *parts: str) -> str:
         return url_path("sessions", self.id, *parts)

@@ -1,4 +1,6 @@
-"""The documented API for human-in-the-loop: states of paused runs, and tasks that wait.
+"""API of the specification; new programs use Runtime.
+
+Human-in-the-loop: states of paused runs, and tasks that wait.
 
 Its functions work on the sessions of an open Runtime. The state of a paused run is read from its
 log; nothing is stored for it:

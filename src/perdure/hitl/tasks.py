@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from perdure.app import Runtime, tenant_of
-from perdure.core.pending import requests
-from perdure.core.pending.record import APPROVER_KINDS, PendingRecord
+from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.projections import TABLE, StateDetails, project
 from perdure.errors import Refused
@@ -99,14 +98,12 @@ async def recover_waiting_tasks(rt: Runtime) -> list[TaskStatus]:
     return waiting
 
 
-def approval_request(call: PendingCall | PendingRecord | Mapping[str, Any]) -> dict[str, Any]:
+def approval_request(call: PendingCall | Mapping[str, Any]) -> dict[str, Any]:
     """Return the message that asks an approver about a call: a text, and the same as data.
 
     `call` is a pending call, or its JSON, as lists and routes return it: it has the message as
     `request`. Raises Refused for other values.
     """
-    if isinstance(call, PendingRecord):
-        return requests.approval_request(call)
     request = _request_in(call.to_json() if isinstance(call, PendingCall) else call)
     if request is None:
         raise Refused(

@@ -1,4 +1,6 @@
-"""The documented API for pending tool calls: records, a registry of async tools, a resumer.
+"""API of the specification; new programs use Runtime.
+
+Pending tool calls: records, a registry of async tools, a resumer.
 
 Its classes work on the sessions of an open Runtime:
 

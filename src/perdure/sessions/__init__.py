@@ -1,4 +1,7 @@
-"""The documented API for sessions as event logs: storages, a logger, recovery, an executor."""
+"""API of the specification; new programs use Runtime.
+
+Sessions as event logs: storages, a logger, recovery, an executor.
+"""
 
 from perdure.core.providers import render
 from perdure.sessions.builder import AgentSystem, AgentSystemBuilder

@@ -24,6 +24,41 @@ UNLISTED: Final = "?"
 SUSPECT_TRIES: Final = 2  # claims without a write after which a stream may stop its processes
 ANY_TRIES: Final = 2**31
 
+__all__ = [
+    "DELETE",
+    "Census",
+    "Check",
+    "Clock",
+    "Delete",
+    "Entry",
+    "Feed",
+    "Fenced",
+    "ForeignWrite",
+    "Gone",
+    "Growth",
+    "HeadMoved",
+    "Heads",
+    "Lease",
+    "Lost",
+    "NoStream",
+    "OnDisk",
+    "Page",
+    "Put",
+    "Record",
+    "Release",
+    "RenewsInThreads",
+    "Slice",
+    "Store",
+    "StoreRefusal",
+    "StreamState",
+    "SuspectLimit",
+    "Unavailable",
+    "Unknown",
+    "VersionMoved",
+    "WallClock",
+    "Write",
+]
+
 
 class Clock(Protocol):
     """The source of a store's time: milliseconds since 1970."""
@@ -128,14 +163,14 @@ class Write(Struct, frozen=True, gc=False):
     foreign_writes: int | None = None
 
 
-class _Delete:
+class Delete:
     """Data of a put that deletes its entry."""
 
     def __repr__(self) -> str:
         return "DELETE"
 
 
-DELETE: Final = _Delete()
+DELETE: Final = Delete()
 
 
 class Put(Struct, frozen=True, gc=False):
@@ -151,7 +186,7 @@ class Put(Struct, frozen=True, gc=False):
     stream: str
     state: str
     due: int | None
-    data: bytes | _Delete
+    data: bytes | Delete
     listing: str | None = None
     at: int | None = None
 

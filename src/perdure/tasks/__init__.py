@@ -1,4 +1,6 @@
-"""The documented API for tasks: lifecycle, registry, persistence, locks and hooks.
+"""API of the specification; new programs use Runtime.
+
+Tasks: lifecycle, registry, persistence, locks and hooks.
 
 Its classes work on the tasks of an open Runtime:
 
@@ -6,14 +8,13 @@ Its classes work on the tasks of an open Runtime:
     task = await lifecycle.create_task({"name": "Data Processing", "owner": "agent-1"})
     await lifecycle.start_task(task.id, "agent-1")
     await lifecycle.complete_task(task.id, {"success": True})
-
-`Task` is the record of such a task; the root's `Task` is the handle of a background agent.
 """
 
 from perdure.core.tasks.facts import AgentDecision, LogEntry, LogLevel
 from perdure.core.tasks.locks import LockMode
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import PerdureError as OpenCodeError
+from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
 from perdure.runtime.tasks.executions.reader import OutputText
 from perdure.runtime.tasks.executions.requests import ExecutionResult
 from perdure.runtime.tasks.hooks import Hook, HookType
@@ -28,6 +29,8 @@ from perdure.runtime.tasks.values import (
 )
 from perdure.runtime.tasks.values import StatusName as TaskStatus
 from perdure.runtime.tasks.values import TaskCheckpoint as Checkpoint
+from perdure.runtime.tasks.verbs import TaskVerbs
+from perdure.runtime.tasks.workspace_files import FolderEntry
 from perdure.tasks.executions import TaskCommand as Execution
 from perdure.tasks.hooks import TaskLifecycleHooks
 from perdure.tasks.lifecycle import TaskLifecycle
@@ -40,6 +43,8 @@ __all__ = [
     "Checkpoint",
     "Execution",
     "ExecutionResult",
+    "ExecutionVerbs",
+    "FolderEntry",
     "Hook",
     "HookType",
     "LockInfo",
@@ -61,4 +66,5 @@ __all__ = [
     "TaskResult",
     "TaskState",
     "TaskStatus",
+    "TaskVerbs",
 ]

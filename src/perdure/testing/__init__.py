@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from perdure.runtime.models.scripted import ScriptedModel
     from perdure.testing.clock import ManualClock
     from perdure.testing.context import make_context
-    from perdure.testing.crash import Crashed, crash_after
+    from perdure.testing.crash import Crash, Crashed, crash_after
     from perdure.testing.ends import End
     from perdure.testing.simulation.simulate import Simulated, simulate
     from perdure.testing.survive import Survived, survives
 
 _HOMES = {
+    "Crash": "perdure.testing.crash",
     "Crashed": "perdure.testing.crash",
     "End": "perdure.testing.ends",
     "ManualClock": "perdure.testing.clock",
@@ -30,6 +31,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Crash",
     "Crashed",
     "End",
     "ManualClock",

@@ -14,6 +14,7 @@ V = TypeVar("V", bound="View")
 W = TypeVar("W", bound=str)
 
 OWNER: Final = "_owner"  # the runtime or client that a view with verbs is bound to
+OUTPUT: Final = "_output"  # the output of a run, as a value of the agent's output type
 
 Number = int | float  # a whole number is one again when a client has read it
 
@@ -81,7 +82,10 @@ def bound(view: View, name: str) -> Any:
 
 def replace(view: V, **changes: Any) -> V:
     """Return the view with other values in some fields, and without verbs, as a copy has none."""
-    return structs.replace(view, **changes)
+    varied = structs.replace(view, **changes)
+    if "output_json" in changes or OUTPUT not in view.__dict__:
+        return varied
+    return bind(varied, **{OUTPUT: view.__dict__[OUTPUT]})
 
 
 def bound_verbs(view: View, name: str, hint: str) -> Any:

@@ -1,13 +1,13 @@
 """Views of sessions: as they stand, as lists show them, and what they were."""
 
 from datetime import datetime
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, Self
 
 from msgspec import Struct, field
 from typing_extensions import TypeVar
 
 from perdure.errors import Refused
-from perdure.views.base import Error, View, Word, bound, instant, wire_name
+from perdure.views.base import OUTPUT, Error, View, Word, bound, instant, replace, wire_name
 from perdure.views.calls import DecidedCall, PendingCall
 from perdure.views.findings import Finding
 from perdure.views.literals import CallKind, RunState, StopReason
@@ -127,9 +127,16 @@ class Result(View, Generic[T_co], frozen=True, kw_only=True):
 
     @property
     def output(self) -> T_co | None:
-        """The output of the last run: a text, or a value of the agent's output type."""
-        value = bound(self, "_output")
+        """The output of the last run: a text, or a value of the agent's output type.
+
+        Pickled or read from JSON, it is plain JSON.
+        """
+        value = bound(self, OUTPUT)
         return self.output_json if value is None else value  # type: ignore[no-any-return]
+
+    def __copy__(self) -> Self:
+        """Return the snapshot with its typed output."""
+        return replace(self)
 
     @property
     def created_at(self) -> datetime:

@@ -152,6 +152,10 @@ def _check_options(agent: Agent[Any]) -> None:
     for name, kind in kinds.items():
         label = f"agent {agent.name!r}: {name}"
         check_options(getattr(agent, name), kind, label, "AGENT_INVALID")
+    for effect, rules in agent.permissions.items():
+        if not _is_text_list(rules):
+            problem = f"permissions {effect} is {rules!r:.100} and must be a list of rules"
+            raise _invalid(agent.name, problem, 'write ["shell:cmd=rm*", "refund"]')
 
 
 def _check_background(agent: str, background: FollowUps) -> None:
@@ -179,8 +183,13 @@ def _check_settings(agent: str, settings: Any) -> None:
             raise _invalid(agent, f"model_settings: {problem}")
 
 
-def _invalid(agent: str, problem: str) -> ConfigError:
-    return ConfigError(f"agent {agent!r}: {problem}", code="AGENT_INVALID")
+def _is_text_list(value: Any) -> bool:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_list and all(isinstance(item, str) for item in value)
+
+
+def _invalid(agent: str, problem: str, hint: str | None = None) -> ConfigError:
+    return ConfigError(f"agent {agent!r}: {problem}", code="AGENT_INVALID", hint=hint)
 
 
 def tool_name_clash(agent: str, name: str) -> ConfigError:

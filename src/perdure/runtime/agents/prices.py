@@ -28,6 +28,7 @@ _RATES: Final = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mt
 _PROBE: Final = Usage(
     input_tokens=10_007, output_tokens=5_003, cache_read_tokens=3_001, cache_write_tokens=2_003
 )
+_EXAMPLE: Final = 'write {"openai:gpt-5.2": {"input": 1.75, "output": 14}}'
 _DAY_S: Final = 86_400
 _NO_TABLE: Final = frozenset({"", "scripted"})  # providers without prices
 
@@ -58,7 +59,11 @@ class Prices:
     """Prices by model, named as agents name theirs: `provider:model`."""
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
-        self._own = {name: _price(name, rates) for name, rates in (own or {}).items()}
+        prices = {} if own is None else own
+        if not isinstance(prices, Mapping):
+            problem = f"prices is {prices!r:.100} and must be a mapping from models to their prices"
+            raise ConfigError(problem, code="PRICES_INVALID", hint=_EXAMPLE)
+        self._own = {name: _price(name, rates) for name, rates in prices.items()}
 
     def with_cost(self, usage: Usage, *names: str) -> Usage:
         """Return the usage with its cost, at the price of the first of these models that has one.
@@ -160,7 +165,7 @@ def _table_entry(name: str) -> "tuple[Provider, ModelInfo] | None":
 
 
 def _price(name: str, rates: Price) -> TokenPrice:
-    if ":" not in name:
+    if not isinstance(name, str) or ":" not in name:
         raise _invalid(name, "is not the name of a model", "name it as the agent does")
     check_options(rates, Price, f"prices: {name!r}", "PRICES_INVALID")
     for key, rate in rates.items():

@@ -69,7 +69,7 @@ async def request_summary(
 
     def build() -> Request:
         request = _request(drive, messages, state, turn)
-        return vary(request, output_schema=None, purpose="summary", canonical=None)
+        return vary(request, output_schema=None, purpose="summary", _canonical=None)
 
     response = await _ask(drive, build, state, up_to=cut.up_to)
     if isinstance(response, Answer) and not response.text.strip():
@@ -129,7 +129,7 @@ def _request(drive: LeasedWriter, messages: list[Message], state: State, turn: i
         turn=turn,
         instructions=_instructions(drive, state),
         messages=messages,
-        canonical=drive.log.canonical,
+        _canonical=drive.log.canonical,
         tools=agent.specs,
         settings=agent.agent.model_settings,
         output_schema=agent.output.schema,

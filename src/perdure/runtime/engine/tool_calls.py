@@ -31,7 +31,7 @@ from perdure.runtime.records.content import check_size, stored_content
 from perdure.runtime.requests import ToolRequest, raised_request
 from perdure.runtime.tools.invoke import invoke, is_valid_result
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
-from perdure.runtime.tools.tool import Tool
+from perdure.runtime.tools.tool import Tool, signature_of
 from perdure.runtime.user_code import bounded_text, error_line, loggable
 from perdure.runtime.values import Context
 from perdure.store.base import Lost
@@ -68,7 +68,8 @@ async def run_call(
             raise ToolError(f"There is no tool {call.tool!r}.")
         record = await _deferred_record(drive, tool, call)
         args = _arguments(tool, call, checked)
-        is_seen = record is not None and (tool.signature is None or tool.signature.takes_call)
+        signature = signature_of(tool)
+        is_seen = record is not None and (signature is None or signature.takes_call)
         pending = await _own_call(drive, record) if record is not None and is_seen else None
         ctx = tool_context(drive, state, call=call, args=args, pending=pending)
         value = await _invoke(drive, tool, call, ctx)

@@ -9,6 +9,7 @@ from perdure.core.conversation.messages import (
     UserMessage,
 )
 from perdure.runtime.models.base import Model, Request, ToolSpec
+from perdure.runtime.models.named import PydanticAIModel
 from perdure.views.events import Delta
 from perdure.views.usage import Usage
 
@@ -18,6 +19,7 @@ __all__ = [
     "Delta",
     "Message",
     "Model",
+    "PydanticAIModel",
     "Request",
     "RequestedCall",
     "ToolMessage",

@@ -31,8 +31,9 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
     purpose: Literal["turn", "summary"] = "turn"  # the last message asks for a summary
-    canonical: IncrementalCanonical | None = None  # keeps the messages of the turns before
     read_file: Callable[[str], Awaitable[bytes | None]] | None = None  # by digest; None: gone
+    # Keeps the messages of the turns before, for the models that come with perdure.
+    _canonical: IncrementalCanonical | None = field(default=None, repr=False, compare=False)
 
 
 @runtime_checkable

@@ -50,6 +50,8 @@ LIST_EVERY_S: Final = 0.2  # a list or task that is followed is not read more of
 LATELY: Final = 1_000  # sessions in which an id that is not a task's is looked for
 SENT: Final = "The follow-up was sent."
 
+__all__ = ["AnyTaskVerbs"]
+
 
 class AnyTaskVerbs:
     """Tasks of every kind, for one caller; without a tenant, lists have those of all tenants."""

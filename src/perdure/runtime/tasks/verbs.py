@@ -33,11 +33,13 @@ class TaskVerbs:
 
     # --- tasks --------------------------------------------------------------------------------
 
-    async def create(self, config: Mapping[str, Any]) -> views.SandboxTask:
-        """Create a task; see `Tasks.create` for its `exist_ok`."""
+    async def create(
+        self, config: Mapping[str, Any], *, exist_ok: bool = False
+    ) -> views.SandboxTask:
+        """Create a task, or with `exist_ok` return the one of its id; see `Tasks.create`."""
         fields = {"id" if key in ("taskId", "taskID") else key: config[key] for key in config}
-        exist_ok = bool(fields.pop("exist_ok", False))
-        created = await self._tasks.create(self._tenant or "", fields, exist_ok=exist_ok)
+        is_accepted = bool(fields.pop("exist_ok", exist_ok))
+        created = await self._tasks.create(self._tenant or "", fields, exist_ok=is_accepted)
         return task_view(created, await self.executions.availability())
 
     async def _detailed(self, entry: TaskEntry) -> views.SandboxTask:

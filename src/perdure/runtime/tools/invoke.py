@@ -15,7 +15,7 @@ from perdure.core.pending.record import PendingResult
 from perdure.errors import ToolError
 from perdure.runtime import host
 from perdure.runtime.tools.signature import Signature
-from perdure.runtime.tools.tool import Tool
+from perdure.runtime.tools.tool import Tool, signature_of
 from perdure.runtime.user_code import CONTAINED, UserCode, error_line
 from perdure.runtime.values import Context
 from perdure.views.durations import format_ms
@@ -101,9 +101,10 @@ async def invoke(
 
 
 def _bind_arguments(tool: Tool[..., Any], ctx: Context) -> Callable[[], Any]:
-    if tool.signature is None:
+    signature = signature_of(tool)
+    if signature is None:
         return functools.partial(tool.run, ctx)
-    positional, keywords = _call_arguments(tool.signature, tool.typed_values(ctx.args), ctx)
+    positional, keywords = _call_arguments(signature, tool.typed_values(ctx.args), ctx)
     return functools.partial(tool.run, *positional, **keywords)
 
 

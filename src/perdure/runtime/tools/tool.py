@@ -115,12 +115,7 @@ class Tool(Generic[P, R]):
     @property
     def is_unbound_method(self) -> bool:
         """True if it is a method that is not bound to an object."""
-        return self.signature is not None and self.signature.is_unbound_method
-
-    @property
-    def signature(self) -> Signature | None:
-        """Parameters of the function; None if `run` takes the Context."""
-        return None if self._binding is None else self._binding.signature
+        return self._binding is not None and self._binding.signature.is_unbound_method
 
     @property
     def timeout_ms(self) -> int | None:
@@ -148,7 +143,7 @@ class Tool(Generic[P, R]):
     @property
     def deps_type(self) -> Any:
         """The X of its `Context[X]`; None if it states none."""
-        return None if self.signature is None else deps_type(self.signature)
+        return None if self._binding is None else deps_type(self._binding.signature)
 
     @property
     def digest(self) -> str:
@@ -259,6 +254,12 @@ def tool(  # noqa: PLR0913 - the options of a tool
     return decorate if function is None else decorate(function)
 
 
+def signature_of(item: Tool[..., Any]) -> Signature | None:
+    """Return the parameters of the function of a tool; None if `run` takes the Context."""
+    binding = item._binding  # noqa: SLF001 - of a class of this module
+    return None if binding is None else binding.signature
+
+
 def as_tool(item: Any) -> Tool[..., Any]:
     """Return a Tool unchanged, a plain function as a Tool. Raises ConfigError for anything else."""
     if isinstance(item, Tool):
@@ -348,9 +349,10 @@ def _check_redact(target: Tool[..., Any]) -> None:
 
 
 def _check_pending(target: Tool[..., Any]) -> None:
-    if target.deferred or target.signature is None:
+    signature = signature_of(target)
+    if target.deferred or signature is None:
         return
-    for parameter in target.signature.with_role("pending"):
+    for parameter in signature.with_role("pending"):
         if parameter.default is not None:
             raise ConfigError(
                 f"tool {target.name!r} is not deferred: {parameter.name} needs the default None",
@@ -372,9 +374,10 @@ def _check_start_options(target: Tool[..., Any]) -> None:
 
 def _check_external(target: Tool[..., Any]) -> None:
     """Refuse parameters of an external tool that only a call of its function would fill."""
-    if not target.external or target.signature is None:
+    signature = signature_of(target)
+    if not target.external or signature is None:
         return
-    for parameter in target.signature.parameters:
+    for parameter in signature.parameters:
         if parameter.role in ("context", "pending"):
             raise ConfigError(
                 f"tool {target.name!r} is external: {parameter.name} would never be passed, "

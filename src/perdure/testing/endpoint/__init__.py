@@ -10,8 +10,20 @@ error, and so is a request that returns an earlier response changed. Past the en
 responds `done`. `python -m perdure.testing.endpoint SCRIPT` is the same as a process.
 """
 
-from perdure.testing.endpoint.exchange import ReceivedRequest
+from perdure.testing.endpoint.exchange import ReceivedRequest, ScriptedResponse
+from perdure.testing.endpoint.failures import ProviderError
+from perdure.testing.endpoint.judge import RequestVerdict
 from perdure.testing.endpoint.script import Failure, Script, Turn
 from perdure.testing.endpoint.server import Endpoint, fake_endpoint
 
-__all__ = ["Endpoint", "Failure", "ReceivedRequest", "Script", "Turn", "fake_endpoint"]
+__all__ = [
+    "Endpoint",
+    "Failure",
+    "ProviderError",
+    "ReceivedRequest",
+    "RequestVerdict",
+    "Script",
+    "ScriptedResponse",
+    "Turn",
+    "fake_endpoint",
+]

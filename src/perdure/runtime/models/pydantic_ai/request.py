@@ -181,7 +181,7 @@ class PydanticAIRequest:
             origin = (self.provider.log_name, self.model_name)
             messages = library_messages(request.messages, origin, files, request.instructions)
             return messages, ModelSettings(**settings), {}  # type: ignore[typeddict-item]
-        history = request.canonical or IncrementalCanonical()
+        history = request._canonical or IncrementalCanonical()  # noqa: SLF001 - same package
         thinking = self.format == "anthropic" and is_thinking_enabled(settings)
         target = Target(self.provider.log_name, self.model_name, _encode_files(files), thinking)
         body = render_canonical(history.canonical(list(request.messages)), self.format, target)
