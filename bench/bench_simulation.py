@@ -12,8 +12,7 @@ from unittest import mock
 from bench.contenders import OURS, run_job
 from bench.report import Section, Table, number
 
-from perdure import Agent, Runtime, tool
-from perdure.runtime import host
+from perdure import Agent, Runtime, host, tool
 from perdure.store.memory import MemoryStore
 from perdure.testing import ScriptedModel, simulate
 

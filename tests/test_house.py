@@ -207,7 +207,7 @@ def refusals_without_hint(tree: Path) -> list[str]:
 def uses_of_the_machine(tree: Path) -> list[str]:
     """Report time, chance, threads and names of processes that do not come from `host`."""
     return [
-        f"{path}:{line}: {name}; use perdure.runtime.host"
+        f"{path}:{line}: {name}; use perdure.host"
         for path, module in modules(tree)
         if path.parts[1] not in BESIDE_THE_ENGINE and not NEAR_THE_MACHINE.search(path.as_posix())
         for line, name in machine_names(module)
@@ -315,7 +315,7 @@ SOUND: Final = {
     "p/__init__.py": '"""Parts of the whole."""\nfrom p.a import A',
     "p/a.py": 'class A:\n    """A part."""\n    def is_known(self): return True',
     "p/pending.py": "from p.a import A\none_of = A",
-    "p/runtime/host.py": "import time",
+    "p/host.py": "import time",
     "p/runtime/tasks/files/a.py": "import secrets",
     "p/tasks/locks.py": "from time import time",
     "p/store/a.py": "import time",

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 
 from perdure import Agent, Runtime, tool
+from perdure.address_filter import AddressFilter
 from perdure.core.webhooks.deliveries import DeliveryResponse
-from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.outbox import Receiver
 from perdure.runtime.webhooks.post import Post
 from perdure.runtime.worker.sender import DeliverySender

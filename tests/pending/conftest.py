@@ -8,7 +8,7 @@ import pytest
 from tests.support.runtimes import clock, memory
 
 from perdure import Agent, Runtime, tool
-from perdure.runtime.webhooks.address_filter import AddressFilter
+from perdure.address_filter import AddressFilter
 from perdure.store.memory import MemoryStore
 from perdure.testing import ManualClock, ScriptedModel
 

@@ -211,7 +211,7 @@ class Scenario:
         numbers = count()
         with (
             mock.patch("perdure.core.driver.model_failures.delay_ms", return_value=0),
-            mock.patch("perdure.runtime.host.random_bits", side_effect=numbers),
+            mock.patch("perdure.host.random_bits", side_effect=numbers),
         ):
             if self.crash is not None:
                 await self._crash(self.crash)

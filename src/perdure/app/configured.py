@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from perdure.address_filter import AddressFilter
 from perdure.app.options import RuntimeOptions
 from perdure.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
 from perdure.config.problems import Key
@@ -22,7 +23,6 @@ from perdure.runtime.tasks.service import TaskSettings
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.approval import Approval
 from perdure.runtime.tools.tool import Tool, as_tool
-from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Receiver
 from perdure.views.values import parse_duration

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
+from perdure import host
 from perdure.app.layouts import SessionFiles
 from perdure.app.stores import without_index
 from perdure.core.session.queues import MANY_QUEUES, is_worker, worker_queues
-from perdure.runtime import host
+from perdure.findings.severities import is_damage, is_fine
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.diagnosis.store import is_damage, is_fine
 from perdure.runtime.doctor.agents import current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
 from perdure.runtime.queues import due_by_queue, workers_by_queue

@@ -10,13 +10,14 @@ from typing import Final, Literal, get_args
 import anyio
 import msgspec
 
+from perdure import host
 from perdure.core.pending.record import OPEN_STATUSES
 from perdure.core.session.queues import is_worker
 from perdure.core.webhooks.deliveries import KIND as DELIVERY
 from perdure.core.webhooks.deliveries import DeliveryStatus
-from perdure.runtime import host
-from perdure.runtime.records.entries import POISONED_STATE, STUCK, all_entries
+from perdure.runtime.records.entries import POISONED_STATE, STUCK
 from perdure.store.base import Census, Store
+from perdure.store.shared.all_pages import all_entries
 from perdure.views.literals import CallKind, PendingStatus, RunState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

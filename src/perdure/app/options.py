@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from perdure.address_filter import AddressFilter, parse_url
 from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.options import check_options
 from perdure.core.webhooks.deliveries import TYPES
@@ -16,7 +17,6 @@ from perdure.runtime.engine.heartbeat import LEASE_MS
 from perdure.runtime.records.retention import KEEP_MS
 from perdure.runtime.tasks.service import TaskSettings
 from perdure.runtime.telemetry import Telemetry
-from perdure.runtime.webhooks.address_filter import AddressFilter, parse_url
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WARNING_SHARE, Receiver
 

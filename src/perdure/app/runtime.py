@@ -42,6 +42,7 @@ from perdure.core.roles import Permit, Principal
 from perdure.core.session.naming import check_id, check_tenant
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Refused
+from perdure.ids import new_id
 from perdure.options import (
     Price,
     RecoveryOptions,
@@ -55,7 +56,6 @@ from perdure.runtime.agents.prices import Prices
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.engine.heartbeat import BLIND_LEASE_MS, LEASE_MS
-from perdure.runtime.ids import new_id
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import MCPServer
 from perdure.runtime.sessions.handle import Session

@@ -7,7 +7,7 @@ from perdure.core.session.child_tasks import ChildTask, marked_description, task
 from perdure.core.session.children import TASK_STATUSES
 from perdure.errors import Refused
 from perdure.runtime.agents.delegation import is_blank, parameter_missing, parse_timeout
-from perdure.runtime.tasks.values import iso
+from perdure.views.base import iso
 from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS
 from perdure.views.values import Content
 

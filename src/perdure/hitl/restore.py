@@ -19,8 +19,8 @@ from perdure.core.session.state import State, fold
 from perdure.core.transfer.open_calls import open_records
 from perdure.errors import Conflict, Refused
 from perdure.hitl.access import open_service, session_ref
+from perdure.ids import secret_id
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.ids import secret_id
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.records.log import as_record
 from perdure.runtime.sessions.handle import Session

@@ -14,8 +14,8 @@ from perdure.core.pending.settlement import is_overdue
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Conflict, NotFound, Refused
+from perdure.ids import secret_id
 from perdure.pending.access import Call, Calls, call_json, session_entry, settle
-from perdure.runtime.ids import secret_id
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.tools.tool import DEFERRED_TIMEOUT_MS
 from perdure.views.values import Duration, parse_duration

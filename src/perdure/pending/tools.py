@@ -17,9 +17,9 @@ from perdure.core.conversation.messages import (
 from perdure.core.pending.record import PendingRecord, PendingResult
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import ConfigError, Conflict, NotFound, Refused, ToolError
+from perdure.ids import new_id, secret_id
 from perdure.pending.records import json_object
 from perdure.runtime.agents.agent import Agent
-from perdure.runtime.ids import new_id, secret_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.models.base import Request
 from perdure.runtime.sessions.handle import Session

@@ -12,7 +12,7 @@ from perdure.core.conversation.repair.json_values import json_value
 from perdure.core.json_depth import MAX_DEPTH, TOO_DEEP, encode_value, is_deeper
 from perdure.core.text import storable_text
 from perdure.errors import Refused
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 
 
 def storable_answer(answer: Answer) -> tuple[Answer, Mapping[str, str]]:

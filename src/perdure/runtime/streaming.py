@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure import host
 from perdure.core.text import storable_text
-from perdure.runtime import host
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.store.base import BROADCAST_BYTES, Store
 from perdure.views.events import Delta, DeltaKind
 

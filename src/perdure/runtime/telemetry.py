@@ -32,7 +32,7 @@ from perdure.options import TelemetryOptions
 from perdure.runtime.models.base import Request
 from perdure.runtime.tools.outputs import render_result
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.user_code import UserCodeError
+from perdure.user_code import UserCodeError
 
 if TYPE_CHECKING:  # an optional dependency, imported only if the program has imported it
     from opentelemetry.trace import Link, Span, SpanContext, Tracer

@@ -11,9 +11,9 @@ from perdure.config import load
 from perdure.config.agent_config import FILE, StorageConfig, load_storage
 from perdure.core.session.naming import check_id
 from perdure.core.session.todos import is_todo_tool
+from perdure.ids import new_id
 from perdure.runtime.agents.agent import Agent
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.ids import new_id
 from perdure.sessions.executor import AgentExecutor, store_for
 from perdure.sessions.logger import EventLogger
 from perdure.sessions.recovery import SimpleSessionManager

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
-from perdure.runtime.user_code import CONTAINED, error_line, error_text
 from perdure.sessions.event_values import event_value
 from perdure.sessions.storage import SessionStorage
 from perdure.store.base import Clock, WallClock
+from perdure.user_code import CONTAINED, error_line, error_text
 
 logger = logging.getLogger("perdure")
 

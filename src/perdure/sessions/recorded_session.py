@@ -30,11 +30,11 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.adopt import store_files
 from perdure.runtime.transfer.create import SessionNames, session_from_log
 from perdure.runtime.transfer.exports import event_blobs
-from perdure.runtime.user_code import CONTAINED, error_line
 from perdure.sessions.storage import SessionStorage
 from perdure.store.base import Record, Unavailable
 from perdure.store.judge import Changes
 from perdure.store.memory import MemoryStore
+from perdure.user_code import CONTAINED, error_line
 
 logger = logging.getLogger("perdure")
 

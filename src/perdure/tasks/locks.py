@@ -10,7 +10,7 @@ import anyio
 from perdure.app import Runtime, tenant_of
 from perdure.core.tasks.locks import MAX_TIMEOUT_MS, LockMode, LockState, is_lock_name
 from perdure.errors import PerdureError, Refused
-from perdure.runtime.ids import secret_ids
+from perdure.ids import secret_ids
 from perdure.runtime.tasks.locks.local_table import LocalLocks
 from perdure.runtime.tasks.locks.manager import MAX_BATCH, RETRIES, Locks
 from perdure.runtime.tasks.locks.values import LockInfo

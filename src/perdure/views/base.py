@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
@@ -47,6 +48,18 @@ def wire_name(name: str) -> str:
 def instant(ms: int) -> datetime:
     """Return an instant as an aware datetime in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@lru_cache(64)  # the lines of a batch have the same instant
+def iso(ms: int) -> str:
+    """Return an instant as ISO 8601 with milliseconds, in UTC."""
+    return iso_text(instant(ms))
+
+
+def iso_text(moment: datetime) -> str:
+    """Return an aware datetime as ISO 8601 with milliseconds, in UTC."""
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00") + "Z"
 
 
 class View(Struct, frozen=True, kw_only=True, rename=wire_name, dict=True):

@@ -11,10 +11,9 @@ from anyio.lowlevel import checkpoint
 from tests.support.endless_tool import endless_tool
 from tests.support.findings import code_of
 
-from perdure import Agent, Delta, Runtime, tool
+from perdure import Agent, Delta, Runtime, host, tool
 from perdure.core.conversation.messages import Answer
 from perdure.errors import Corrupt
-from perdure.runtime import host
 from perdure.runtime.models.base import Request
 from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Check, Heads, Lease, Put, Record, Unknown, Write

@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 from tests.support.sandboxes import RUN_AS, require_bwrap, run, workspace
 
+from perdure.address_filter import AddressFilter
 from perdure.runtime.proxy.server import AllowListProxy
-from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.sandbox.base import NetworkSettings
 from perdure.sandbox.bwrap import BwrapSandbox
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, Conflict, Event, NotFound, Runtime, tool
+from perdure import Agent, Conflict, Event, NotFound, Runtime, host, tool
 from perdure.core.log import codec, events
 from perdure.core.session.naming import SessionRecord
-from perdure.runtime import host
 from perdure.runtime.records import cache as near
 from perdure.runtime.records.cache import CachedSession, SessionCache
 from perdure.runtime.records.entries import PendingEntry, SessionEntry

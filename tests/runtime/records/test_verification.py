@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from perdure import host
 from perdure.core.log import events
 from perdure.errors import Corrupt
-from perdure.runtime import host
 from perdure.runtime.records.cache import MIN_LOG_BYTES, SessionCache
 from perdure.runtime.records.log import PAGE, as_record
 from perdure.runtime.records.verification import FRESH_S, LogVerifier

@@ -9,9 +9,9 @@ import pytest
 from tests.support.shop import agent, clerk, paused, refund
 
 from perdure import PendingCall, Refused, Runtime, tool
+from perdure.address_filter import AddressFilter
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import Delivery
-from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.outbox import Outbox, Receiver
 from perdure.store.base import Heads
 from perdure.store.memory import MemoryStore

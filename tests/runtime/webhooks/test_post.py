@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.receiver import receiving
 
+from perdure.address_filter import AddressFilter
 from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
-from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.post import Post
 
 LOOPBACK = ["127.0.0.0/8"]

@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.webhooks.test_outbox import OPS, SHOP, made, outbox_of, start
 from tests.support.shop import agent, paused
 
-from perdure import NotFound, Runtime
+from perdure import NotFound, Runtime, host
 from perdure.core.webhooks.deliveries import (
     BACK_OFF_S,
     MAX_REFUSALS,
@@ -21,7 +21,6 @@ from perdure.core.webhooks.deliveries import (
     DeliveryStatus,
 )
 from perdure.core.webhooks.signatures import verify
-from perdure.runtime import host
 from perdure.runtime.records.retention import Retention
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.deliveries import Deliveries

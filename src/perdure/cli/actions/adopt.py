@@ -13,7 +13,7 @@ from perdure.core.conversation.repair import Issue
 from perdure.core.json_depth import check_body_depth
 from perdure.core.transfer.foreign import ForeignSession, parse
 from perdure.errors import Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.transfer.adopt import Adopted
 from perdure.runtime.transfer.create import SessionNames
 from perdure.store.files.layout import LOG

@@ -16,7 +16,7 @@ from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, line, value_text
 from perdure.errors import NotFound, PerdureError
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 
 _LEAVE = ("/quit", "/exit", "/q", "quit", "exit")
 _COMMAND = re.compile(r"/[a-z]+")

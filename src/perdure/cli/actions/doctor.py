@@ -18,10 +18,10 @@ from perdure.cli.terminal.terminal import Terminal, line, plural
 from perdure.cli.user_folders import STATE_HOME, user_folder
 from perdure.core.session.naming import session_not_found
 from perdure.errors import Corrupt
+from perdure.findings.severities import exit_code, is_damage, is_fine
+from perdure.findings.steps import finding_lines
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.diagnosis.steps import finding_lines
-from perdure.runtime.diagnosis.store import exit_code, is_damage, is_fine
 from perdure.runtime.doctor.agents import AgentsCheckup, current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
 from perdure.runtime.doctor.find import find_session, session_streams

@@ -22,7 +22,7 @@ from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.prompt import DecisionPrompt, StdinLines
 from perdure.cli.terminal.terminal import Terminal, age, line, value_text
 from perdure.errors import NotFound, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.views.durations import duration_ms
 from perdure.views.values import Content, File
 

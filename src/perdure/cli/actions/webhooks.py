@@ -15,7 +15,7 @@ from perdure.cli.terminal.terminal import Terminal, age, line
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import signatures as webhooks
 from perdure.errors import ConfigError, NotFound, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.webhooks.deliveries import Deliveries
 
 SECRET: Final = "PERDURE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable

@@ -7,9 +7,9 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.cli.settings import Settings
+from perdure.findings.steps import call_lines, finding_lines, step_lines
+from perdure.findings.texts import age
 from perdure.runtime.diagnosis.calls import call_sentence
-from perdure.runtime.diagnosis.steps import call_lines, finding_lines, step_lines
-from perdure.runtime.diagnosis.texts import age
 from perdure.views.findings import Finding
 
 Json = Mapping[str, Any]

@@ -10,7 +10,7 @@ import click
 
 from perdure.cli.settings import Settings
 from perdure.cli.status import ERASE, STATUS
-from perdure.runtime.diagnosis.texts import (
+from perdure.findings.texts import (
     age,
     arguments_text,
     call_text,

@@ -13,7 +13,7 @@ from perdure.core.json_depth import MAX_DEPTH, is_deeper, too_deep
 from perdure.core.json_values import schema_problems
 from perdure.core.log.stop_reasons import is_cut
 from perdure.errors import ConfigError, Refused
-from perdure.runtime.user_code import CONTAINED, bounded_text, error_line
+from perdure.user_code import CONTAINED, bounded_text, error_line
 
 MAX_CORRECTIONS: Final = 2
 _OUTPUT_HINT: Final = "the output must fit the agent's output_type"

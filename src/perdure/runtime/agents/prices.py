@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace as vary
 
+from perdure import host
 from perdure.core.options import check_options
 from perdure.errors import ConfigError
 from perdure.options import Price
-from perdure.runtime import host
 from perdure.views.usage import Usage
 
 if TYPE_CHECKING:

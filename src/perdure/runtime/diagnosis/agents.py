@@ -6,6 +6,7 @@ from typing import Any, Final
 from perdure.core.json_values import UNKNOWN_ARGUMENT
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import PerdureError, Refused
+from perdure.findings.texts import line
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import NOT_LISTED, ReadyAgent
 from perdure.runtime.diagnosis.reasons import (
@@ -17,9 +18,8 @@ from perdure.runtime.diagnosis.reasons import (
     reason,
     stored_reason,
 )
-from perdure.runtime.diagnosis.texts import line
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.user_code import error_line
+from perdure.user_code import error_line
 
 Args = Mapping[str, Any]
 

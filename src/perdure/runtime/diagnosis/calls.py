@@ -11,6 +11,8 @@ from perdure.core.json_values import UNKNOWN_ARGUMENT
 from perdure.core.pending.record import APPROVER_KINDS, NO_POLICY, OPEN_STATUSES, PendingRecord
 from perdure.core.roles import ROLES
 from perdure.errors import PerdureError
+from perdure.findings.steps import call_steps, worker_step
+from perdure.findings.texts import arguments_text, call_text, line, plural
 from perdure.runtime.diagnosis.outcomes import call_outcome
 from perdure.runtime.diagnosis.reasons import (
     ARGS_INVALID,
@@ -19,8 +21,6 @@ from perdure.runtime.diagnosis.reasons import (
     TOOL_MISSING,
     severity_of,
 )
-from perdure.runtime.diagnosis.steps import call_steps, worker_step
-from perdure.runtime.diagnosis.texts import arguments_text, call_text, line, plural
 from perdure.views.base import bind, bound
 from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding, Step

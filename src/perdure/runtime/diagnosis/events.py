@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from perdure.core.pending.record import APPROVER_KINDS
+from perdure.findings.texts import plural, value_line
 from perdure.runtime.diagnosis.calls import own_prompt
 from perdure.runtime.diagnosis.outcomes import channel_text
-from perdure.runtime.diagnosis.texts import plural, value_line
 
 Json = Mapping[str, Any]
 

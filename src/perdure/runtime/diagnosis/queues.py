@@ -5,11 +5,10 @@ from typing import Final
 
 from perdure.core.session.naming import parse_session_stream, parse_stream_kind
 from perdure.core.session.queues import DEFAULT, MANY_QUEUES, is_worker
+from perdure.findings.severities import MAX_LISTED, Findings, fine, warning
+from perdure.findings.steps import NO_WORKER, here_step, worker_step
+from perdure.findings.texts import line, plural
 from perdure.runtime.diagnosis.agents import GRACE_MS
-from perdure.runtime.diagnosis.reasons import NO_WORKER
-from perdure.runtime.diagnosis.steps import here_step, worker_step
-from perdure.runtime.diagnosis.store import MAX_LISTED, Findings, fine, warning
-from perdure.runtime.diagnosis.texts import line, plural
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.store.inspect import Vitals
 from perdure.views.durations import format_ms

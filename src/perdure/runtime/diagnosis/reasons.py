@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from perdure.errors import PerdureError, Refused
+from perdure.findings.steps import NO_WORKER
 from perdure.runtime.mcp.servers import DOWN_HINT, ServerDown
 from perdure.runtime.queues import HELD_BACK
 from perdure.views.findings import Severity
@@ -11,7 +12,6 @@ from perdure.views.findings import Severity
 AGENT_UNKNOWN: Final = "AGENT_UNKNOWN"
 ARGS_INVALID: Final = "ARGS_INVALID"
 DENIED: Final = "DENIED"
-NO_WORKER: Final = "NO_WORKER"
 OVERDUE: Final = "OVERDUE"
 START_INTERRUPTED: Final = "START_INTERRUPTED"
 TOOL_MISSING: Final = "TOOL_MISSING"

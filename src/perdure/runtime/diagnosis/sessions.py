@@ -9,17 +9,16 @@ from msgspec.structs import replace
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.queues import DEFAULT
 from perdure.errors import Corrupt, PerdureError
+from perdure.findings.steps import NO_WORKER, here_step, session_step, step, worker_step
+from perdure.findings.texts import age, call_text, held_back_text, line
 from perdure.runtime.diagnosis.calls import waits_text
 from perdure.runtime.diagnosis.reasons import (
     ARGS_INVALID,
     DENIED,
-    NO_WORKER,
     START_INTERRUPTED,
     severity_of,
     stored_reason,
 )
-from perdure.runtime.diagnosis.steps import here_step, session_step, step, worker_step
-from perdure.runtime.diagnosis.texts import age, call_text, held_back_text, line
 from perdure.runtime.queues import HELD_BACK
 from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding, Severity, Step

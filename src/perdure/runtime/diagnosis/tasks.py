@@ -5,11 +5,9 @@ from typing import Any, Final
 
 from perdure.core.pending.policy import accepted_acts
 from perdure.core.pending.record import APPROVER_KINDS, NO_POLICY, PendingRecord
-from perdure.errors import Corrupt, PerdureError
-from perdure.runtime.diagnosis.reasons import NO_WORKER
-from perdure.runtime.diagnosis.steps import call_steps, worker_step
-from perdure.runtime.diagnosis.store import failure
-from perdure.runtime.diagnosis.texts import held_back_text, line
+from perdure.errors import PerdureError
+from perdure.findings.steps import call_steps
+from perdure.findings.texts import held_back_text, line
 from perdure.views.findings import Finding, Step, worst_first
 from perdure.views.literals import Act
 
@@ -46,33 +44,6 @@ def task_findings(
         held = Finding(code=problem.code, severity="warning", subject=task_id, text=text)
         findings.append(held)
     return worst_first(tuple(findings))
-
-
-def shared_task_findings(task_id: str, command: str | None) -> tuple[Finding, ...]:
-    """Return what is wrong with a shared task, whose running command its process has abandoned."""
-    if command is None:
-        return ()
-    text = (
-        f"Task {line(task_id)} waits for a worker ({NO_WORKER}): the process that ran its command "
-        f"`{line(command, _LONGEST_PROMPT)}` has stopped.\nA worker records what it has printed, "
-        "and does not run it again."
-    )
-    return (
-        Finding(
-            code=NO_WORKER,
-            severity="warning",
-            subject=task_id,
-            text=text,
-            missing="a worker",
-            steps=(worker_step(),),
-        ),
-    )
-
-
-def damaged_task(name: str, error: Corrupt) -> Finding:
-    """Return the finding about a task of which something stored cannot be read."""
-    text = f"task {name}: {error.message}"
-    return failure("TASK_DAMAGED", text, "restore a backup of the store", subject=name)
 
 
 def _waiting(task_id: str, row: Json, can: tuple[Act, ...]) -> Finding:

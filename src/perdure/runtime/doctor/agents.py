@@ -10,12 +10,12 @@ from perdure.core.session import naming as index
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import PerdureError
+from perdure.findings.severities import STORE
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.diagnosis.agents import code_problem, find_agent, masked, run_problem
 from perdure.runtime.diagnosis.calls import diagnosed
 from perdure.runtime.diagnosis.sessions import waiting_call_finding
-from perdure.runtime.diagnosis.store import STORE
 from perdure.runtime.records.entries import STUCK
 from perdure.runtime.transfer.readable import decode_or_none, read_readable
 from perdure.runtime.views import call_view

@@ -11,12 +11,7 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
 from perdure.core.session.naming import SessionRecord
 from perdure.errors import Corrupt, SchemaNewer, StoreError
-from perdure.runtime.diagnosis.agents import overdue
-from perdure.runtime.diagnosis.calls import diagnosed
-from perdure.runtime.diagnosis.queues import due_findings, worker_findings
-from perdure.runtime.diagnosis.reasons import stored_reason
-from perdure.runtime.diagnosis.sessions import entry_findings
-from perdure.runtime.diagnosis.store import (
+from perdure.findings.severities import (
     DAMAGED,
     MAX_LISTED,
     Findings,
@@ -24,6 +19,11 @@ from perdure.runtime.diagnosis.store import (
     fine,
     warning,
 )
+from perdure.runtime.diagnosis.agents import overdue
+from perdure.runtime.diagnosis.calls import diagnosed
+from perdure.runtime.diagnosis.queues import due_findings, worker_findings
+from perdure.runtime.diagnosis.reasons import stored_reason
+from perdure.runtime.diagnosis.sessions import entry_findings
 from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.postgres import schema_check, server_checks
 from perdure.runtime.records.entries import POISONED_STATE

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from perdure.core.session.naming import session_label
 from perdure.errors import PerdureError
-from perdure.runtime.diagnosis.steps import step
-from perdure.runtime.diagnosis.store import (
+from perdure.findings.severities import (
     DAMAGED,
     MAX_LISTED,
     Findings,
@@ -17,7 +16,8 @@ from perdure.runtime.diagnosis.store import (
     unrepairable,
     warning,
 )
-from perdure.runtime.diagnosis.texts import plural
+from perdure.findings.steps import step
+from perdure.findings.texts import plural
 from perdure.runtime.doctor.rows import is_session
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.store.inspect import StoreInspector, StreamInspection

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from perdure.runtime.diagnosis.store import Findings, failure, fine, warning
+from perdure.findings.severities import Findings, failure, fine, warning
 from perdure.store.postgres.connections import OLDEST
 from perdure.store.postgres.inspect import PostgresServerInfo, known_schema
 from perdure.views.durations import format_ms

@@ -12,7 +12,7 @@ from perdure.core.session.child_tasks import TASK
 from perdure.core.tasks.record import BACKGROUND
 from perdure.core.transfer.salvage import INCOMPLETE_TEXT, SalvagedLog, salvage
 from perdure.errors import StoreError
-from perdure.runtime.diagnosis.store import is_damage
+from perdure.findings.severities import is_damage
 from perdure.runtime.doctor.children import with_child_events
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.runtime.transfer.create import NewSession, create_session, session_from_log

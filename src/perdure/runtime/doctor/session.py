@@ -16,8 +16,7 @@ from perdure.core.session.state import State
 from perdure.core.tasks.record import BACKGROUND, newest_first_key
 from perdure.core.transfer.open_calls import open_records
 from perdure.errors import Conflict
-from perdure.runtime.diagnosis.steps import session_step, step
-from perdure.runtime.diagnosis.store import (
+from perdure.findings.severities import (
     MAX_LISTED,
     Findings,
     failure,
@@ -26,6 +25,7 @@ from perdure.runtime.diagnosis.store import (
     unrepairable,
     warning,
 )
+from perdure.findings.steps import session_step, step
 from perdure.runtime.doctor.rows import session_names
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.transfer.readable import (

@@ -9,9 +9,8 @@ import msgspec
 
 from perdure.core.tasks import facts, record
 from perdure.errors import Corrupt
-from perdure.runtime.diagnosis.store import MAX_LISTED, Findings, failure, fine, warning
-from perdure.runtime.diagnosis.tasks import damaged_task
-from perdure.runtime.diagnosis.texts import plural
+from perdure.findings.severities import MAX_LISTED, Findings, failure, fine, warning
+from perdure.findings.texts import plural
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
 from perdure.runtime.tasks.files.layer_files import (
@@ -23,6 +22,7 @@ from perdure.runtime.tasks.files.layer_files import (
 )
 from perdure.runtime.tasks.files.mirror import stored_content
 from perdure.runtime.tasks.files.place import TaskPlace
+from perdure.runtime.tasks.findings import damaged_task
 from perdure.sandbox.base import Probe
 from perdure.store.inspect import StoreInspector, StreamInspection
 from perdure.views.findings import Finding, Step

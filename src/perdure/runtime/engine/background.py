@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from perdure import host
 from perdure.errors import StoreError
-from perdure.runtime import host
 from perdure.runtime.engine.feed import FeedReader
 from perdure.runtime.engine.watchdog import Watchdog
 from perdure.runtime.resources import Resources
 from perdure.runtime.streaming import ANNOUNCE_S
-from perdure.runtime.user_code import contain_tasks
+from perdure.user_code import contain_tasks
 
 logger = logging.getLogger("perdure")
 

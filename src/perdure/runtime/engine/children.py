@@ -27,11 +27,11 @@ from perdure.core.session.child_tasks import (
 from perdure.core.session.children import ACTIVE, BACKGROUND_AUTHOR, Child, mail_id
 from perdure.core.session.state import State
 from perdure.errors import Corrupt, NotFound, Refused
+from perdure.ids import new_id
 from perdure.runtime.agents.delegation import BACKGROUND_TOOLS, ChildAnswer, ChildWait
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.diagnosis.tasks import waiting_answer, waiting_fields
 from perdure.runtime.engine.writer import LeasedWriter
-from perdure.runtime.ids import new_id
 from perdure.runtime.inbox.children import CANCELLED_REASON
 from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage

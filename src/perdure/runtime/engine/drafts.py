@@ -17,6 +17,7 @@ from perdure.core.log.stop_reasons import is_cut, is_paused
 from perdure.core.session.calls import Call
 from perdure.core.session.state import State
 from perdure.errors import ModelUnavailable, PerdureError, Refused
+from perdure.ids import secret_id
 from perdure.runtime.engine.in_flight import (
     Answered,
     ModelFailed,
@@ -34,7 +35,6 @@ from perdure.runtime.engine.verdicts import (
     recheck,
 )
 from perdure.runtime.engine.writer import LeasedWriter
-from perdure.runtime.ids import secret_id
 
 WrittenEffect = (
     effects.HandleInterrupted

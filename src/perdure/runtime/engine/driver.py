@@ -23,6 +23,7 @@ from perdure.core.session.children import CALLER_CHECK_MS
 from perdure.core.session.naming import stream_label
 from perdure.core.session.state import State
 from perdure.errors import PerdureError
+from perdure.holders import live_holders
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.children import ChildEffect, cancel_children, draft_child_effect
 from perdure.runtime.engine.drafts import draft_effect, draft_outcome, draft_start
@@ -45,7 +46,6 @@ from perdure.runtime.engine.summaries import (
 from perdure.runtime.engine.tool_calls import invalid_results, run_call
 from perdure.runtime.engine.verdicts import CheckedArguments
 from perdure.runtime.engine.writer import LeasedWriter, PlannedCommit
-from perdure.runtime.records.holders import live_holders
 from perdure.runtime.resources import Resources
 from perdure.runtime.tools.invoke import is_async_function
 from perdure.store.base import Fenced, Gone, HeadMoved, Lease, Lost, Unknown, VersionMoved

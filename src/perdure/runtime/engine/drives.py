@@ -29,8 +29,8 @@ from perdure.runtime.engine.leases import (
 )
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.resources import Resources
-from perdure.runtime.user_code import CONTAINED, error_line
 from perdure.store.base import Fenced, Gone, Lease, Lost, SuspectLimit
+from perdure.user_code import CONTAINED, error_line
 
 logger = logging.getLogger("perdure")
 

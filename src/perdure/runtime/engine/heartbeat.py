@@ -5,12 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from perdure import host
 from perdure.core.session.queues import DEFAULT, worker_name
 from perdure.errors import StoreError
-from perdure.runtime import host
+from perdure.holders import Renewals
+from perdure.ids import secret_id
 from perdure.runtime.engine.leases import UnreturnedLeases
-from perdure.runtime.ids import secret_id
-from perdure.runtime.renewals import Renewals
 from perdure.store.base import Lease, Lost, Store, SuspectLimit, Unknown
 
 logger = logging.getLogger("perdure")

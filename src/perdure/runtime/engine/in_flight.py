@@ -15,7 +15,7 @@ from perdure.core.conversation.messages import Answer
 from perdure.core.driver.verdicts import RequireApproval, Verdict, Wait
 from perdure.core.log import events
 from perdure.errors import PerdureError
-from perdure.runtime.user_code import CONTAINED, contained_error
+from perdure.user_code import CONTAINED, contained_error
 
 
 class ToolReturned(Struct, frozen=True):

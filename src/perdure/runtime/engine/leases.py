@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from perdure import host
 from perdure.core.log import events
 from perdure.core.session import naming as index
 from perdure.errors import Corrupt, PerdureError, StoreError
-from perdure.runtime import host
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record

@@ -27,7 +27,7 @@ from perdure.runtime.probes import ModelAsked, notify
 from perdure.runtime.records.content import find_bytes
 from perdure.runtime.storable import storable_answer
 from perdure.runtime.streaming import Attempt
-from perdure.runtime.user_code import Kind, UserCode, bounded_text, error_line, loggable
+from perdure.user_code import Kind, UserCode, bounded_text, error_line, loggable
 from perdure.views.events import Delta
 
 logger = logging.getLogger("perdure")

@@ -20,21 +20,21 @@ from perdure.core.session.naming import session_label
 from perdure.core.session.permissions import NOT_TRACKED
 from perdure.core.session.state import State
 from perdure.errors import NotFound, PerdureError, ToolError
+from perdure.ids import secret_id
 from perdure.runtime.agents.delegation import ChildAnswer, ChildWait
 from perdure.runtime.engine.contexts import tool_context
 from perdure.runtime.engine.in_flight import StartReturned, ToolAsked, ToolReturned
 from perdure.runtime.engine.verdicts import CheckedArguments, request_verdict
 from perdure.runtime.engine.writer import LeasedWriter
-from perdure.runtime.ids import secret_id
 from perdure.runtime.probes import ToolRun, notify
 from perdure.runtime.records.content import check_size, stored_content
 from perdure.runtime.requests import ToolRequest, raised_request
 from perdure.runtime.tools.invoke import invoke, is_valid_result
 from perdure.runtime.tools.outputs import Deferred, parse_deferred, render_result
 from perdure.runtime.tools.tool import Tool, signature_of
-from perdure.runtime.user_code import bounded_text, error_line, loggable
 from perdure.runtime.values import Context
 from perdure.store.base import Lost
+from perdure.user_code import bounded_text, error_line, loggable
 from perdure.views.calls import PendingCall
 
 logger = logging.getLogger("perdure")

@@ -17,14 +17,14 @@ from perdure.core.session.permissions import (
 )
 from perdure.core.session.state import State
 from perdure.errors import Refused
+from perdure.ids import secret_id
 from perdure.runtime.engine.contexts import tool_context
 from perdure.runtime.engine.writer import LeasedWriter
-from perdure.runtime.ids import secret_id
 from perdure.runtime.requests import ApprovalRequired, ToolRequest
 from perdure.runtime.tools.builtin import wait_duration_ms
 from perdure.runtime.tools.invoke import is_approval_required, render_prompt
 from perdure.runtime.tools.tool import Tool
-from perdure.runtime.user_code import bounded_text
+from perdure.user_code import bounded_text
 
 logger = logging.getLogger("perdure")
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from perdure.core.session.naming import session_label
-from perdure.runtime.user_code import UserCode, running_code
+from perdure.user_code import UserCode, running_code
 
 logger = logging.getLogger("perdure")
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from perdure import host
 from perdure.core.driver.draft_builder import Draft, RecordChange
 from perdure.core.driver.effects import Park
 from perdure.core.log import events
@@ -20,7 +21,6 @@ from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MOST_WAITING, POISONED
 from perdure.core.session.state import State
 from perdure.errors import PerdureError, StoreError
-from perdure.runtime import host
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.inbox.children import taken_put

@@ -14,7 +14,7 @@ from perdure.core.session.budgets import BudgetState
 from perdure.core.session.child_tasks import TASK, ChildTask
 from perdure.core.session.naming import SessionRecord, session_not_found
 from perdure.errors import Conflict, PerdureError, Refused
-from perdure.runtime.ids import hashed_id, new_id, secret_id
+from perdure.ids import hashed_id, new_id, secret_id
 from perdure.runtime.inbox.budgets import count_child
 from perdure.runtime.inbox.commits import ChildEntry, entry_after, task_puts
 from perdure.runtime.inbox.sessions import SessionInbox, message_title

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perdure import host
 from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending import settlement as decide
@@ -20,11 +21,10 @@ from perdure.core.pending.record import PendingRecord, Verb, moved, pending_not_
 from perdure.core.pending.settlement import Settlement
 from perdure.core.session import naming as index
 from perdure.errors import Conflict, Corrupt, NotFound, PerdureError, Refused
-from perdure.runtime import host
 from perdure.runtime.inbox.budgets import raise_budgets
 from perdure.runtime.inbox.commits import Commits
 from perdure.runtime.records.cache import SessionCache
-from perdure.runtime.records.entries import PendingEntry, SessionEntry, all_entries, pending_put
+from perdure.runtime.records.entries import PendingEntry, SessionEntry, pending_put
 from perdure.runtime.records.log import as_record
 from perdure.runtime.records.verification import LogVerifier
 from perdure.store.base import (
@@ -39,6 +39,7 @@ from perdure.store.base import (
     VersionMoved,
     Write,
 )
+from perdure.store.shared.all_pages import all_entries
 
 logger = logging.getLogger("perdure")
 

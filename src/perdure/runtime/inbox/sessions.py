@@ -23,7 +23,7 @@ from perdure.core.session.children import Reservation
 from perdure.core.session.follow_ups import FollowUpRules, queued_message
 from perdure.core.session.naming import SessionRecord, session_not_found
 from perdure.errors import Conflict, Corrupt, PerdureError, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.inbox.commits import Commits, FollowUp
 from perdure.runtime.inbox.message_keys import check_same, entry_key, message_key_puts
 from perdure.runtime.records.cache import CachedSession, SessionCache

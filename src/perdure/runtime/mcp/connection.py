@@ -15,8 +15,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from perdure import host
 from perdure.errors import ToolError
-from perdure.runtime import host
 from perdure.runtime.mcp.content import to_listed_tool
 from perdure.runtime.mcp.process import (
     Stderr,

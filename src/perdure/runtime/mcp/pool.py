@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from perdure import host
 from perdure.errors import ConfigError, PerdureError, ToolError
-from perdure.runtime import host
 from perdure.runtime.mcp.process import mask_secrets
 from perdure.runtime.mcp.servers import (
     ConnectionBroken,

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, runtime_checkable
 
+from perdure import host
 from perdure.core.conversation.messages import Answer
 from perdure.core.providers.catalog import Provider
-from perdure.runtime import host
 from perdure.runtime.models.base import Request
 from perdure.views.events import Delta
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.address_filter import ParsedURL, parse_url
 from perdure.errors import Refused
-from perdure.runtime.webhooks.address_filter import ParsedURL, parse_url
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 

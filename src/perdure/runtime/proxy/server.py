@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from perdure.address_filter import AddressFilter, ParsedURL
 from perdure.errors import Refused
 from perdure.runtime.proxy.head import MAX_HEAD_BYTES, ProxyRequest, parse_head
-from perdure.runtime.webhooks.address_filter import AddressFilter, ParsedURL
 from perdure.sandbox.allow_list import AllowList
 
 HEAD_S: Final = 30.0

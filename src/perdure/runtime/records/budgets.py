@@ -30,8 +30,8 @@ from perdure.core.session.budgets import (
 )
 from perdure.core.session.naming import SessionRecord, session_key
 from perdure.core.session.state import Run, State
-from perdure.runtime.records.entries import all_entries
 from perdure.store.base import Entry, Put, Store
+from perdure.store.shared.all_pages import all_entries
 
 _TURN_EVENTS: Final = (events.Assistant, events.Compacted)
 

@@ -18,9 +18,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from perdure import host
 from perdure.core.log.events import Event
 from perdure.core.session.usage import Amounts
-from perdure.runtime import host
 from perdure.runtime.records.entries import PendingEntry, SessionEntry
 from perdure.runtime.records.log import Log
 from perdure.store.base import Entry, Heads, Record, Write

@@ -18,13 +18,13 @@ from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Corrupt
 from perdure.runtime.records.listings import SESSIONS, SETTLED, open_listing
 from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store
+from perdure.store.shared.all_pages import all_entries
 
 T = TypeVar("T")
 
 logger = logging.getLogger("perdure")
 
 WhileWaiting = Literal["queue", "reject", "cancel_calls"]
-PAGE: Final = 500  # entries per read
 POISONED_STATE: Final = "poisoned"  # entry state of a session that failed as POISONED
 STUCK: Final = "stuck"  # entry state of a session that needs code its driver did not have
 
@@ -200,27 +200,6 @@ def decode_readable(entries: Iterable[Entry], decode: Callable[[Entry], T]) -> I
             yield decode(entry)
         except Corrupt as error:
             logger.warning("%s %s: %s", entry.kind, entry.key, error.message)
-
-
-async def all_entries(
-    store: Store,
-    kind: str,
-    *,
-    state: str | None = None,
-    stream: str | None = None,
-    due_before: int | None = None,
-) -> AsyncIterator[Entry]:
-    """Find all entries of a kind that meet the conditions, page by page."""
-    after: str | None = None
-    while True:
-        page = await store.find(
-            kind, state=state, stream=stream, due_before=due_before, after=after, limit=PAGE
-        )
-        for entry in page.entries:
-            yield entry
-        if page.next is None:
-            return
-        after = page.next
 
 
 async def all_readable(

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
+from perdure import host
 from perdure.core.conversation.compaction import TokenBound
 from perdure.core.conversation.messages import Conversation, Message
 from perdure.core.conversation.repair import IncrementalCanonical, IncrementalRepair
@@ -17,7 +18,6 @@ from perdure.core.log import codec
 from perdure.core.log.events import Compacted, Event, StampedEvent
 from perdure.core.session.state import State, fold
 from perdure.errors import Corrupt
-from perdure.runtime import host
 from perdure.runtime.records.entries import SessionEntry, erased_as_not_found
 from perdure.store.base import Record, Slice, Store
 

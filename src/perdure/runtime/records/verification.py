@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from perdure import host
 from perdure.core.log import events
 from perdure.core.session import naming as index
 from perdure.errors import Corrupt, StoreError
-from perdure.runtime import host
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import Log, as_record, check_end, decode_record

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from perdure import host
 from perdure.errors import StoreError
-from perdure.runtime import host
 from perdure.store.base import OnDisk, Put, Store, Unavailable, VersionMoved, Write
 
 NAME: Final = "probe"  # of the stream and of its only entry

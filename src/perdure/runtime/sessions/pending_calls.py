@@ -25,7 +25,6 @@ from perdure.runtime.inbox.pending import StreamClaim
 from perdure.runtime.records.entries import (
     SessionEntry,
     SessionRef,
-    all_entries,
     all_readable,
     decode_readable,
     open_calls,
@@ -49,6 +48,7 @@ from perdure.runtime.sessions.pending_pages import (
 )
 from perdure.runtime.sessions.runs import Runs
 from perdure.store.base import Entry, Gone, Lease, NoStream, Put, VersionMoved, Write
+from perdure.store.shared.all_pages import all_entries
 from perdure.views.calls import PendingCall
 from perdure.views.health import Statistics
 from perdure.views.literals import Act, PendingSort

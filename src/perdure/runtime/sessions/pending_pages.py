@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
-from perdure.runtime.records.entries import all_entries, decode_readable
+from perdure.runtime.records.entries import decode_readable
 from perdure.runtime.records.listings import (
     ALL_KINDS,
     KINDS,
@@ -17,6 +17,7 @@ from perdure.runtime.records.listings import (
     open_listing,
 )
 from perdure.store.base import Entry, Order, Store
+from perdure.store.shared.all_pages import all_entries
 from perdure.store.shared.paging import listing_cursor, listing_place
 from perdure.views.literals import Audience, PendingSort
 

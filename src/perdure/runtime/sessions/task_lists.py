@@ -13,7 +13,7 @@ from perdure.core.tasks.status import Status
 from perdure.errors import Corrupt
 from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.sessions import SessionInbox
-from perdure.runtime.records.entries import SessionRef, all_entries
+from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.tasks.registry import Registry
 from perdure.runtime.tasks.values import (
     TaskFilters,
@@ -24,6 +24,7 @@ from perdure.runtime.tasks.values import (
     invalid,
 )
 from perdure.store.base import Entry, Store
+from perdure.store.shared.all_pages import all_entries
 
 ListedTask = TaskRecord | ChildTask
 

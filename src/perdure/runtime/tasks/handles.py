@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from perdure.errors import Corrupt, NotFound
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.store.base import Gone, NoStream, Put, Store, Write
 
 KIND: Final = "task:handle"

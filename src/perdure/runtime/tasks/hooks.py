@@ -14,8 +14,8 @@ import anyio
 from anyio import to_thread
 
 from perdure.errors import Conflict, Refused
-from perdure.runtime.ids import secret_id
-from perdure.runtime.user_code import UserCode, UserCodeError, error_line, loggable
+from perdure.ids import secret_id
+from perdure.user_code import UserCode, UserCodeError, error_line, loggable
 from perdure.views.values import Duration, parse_duration
 
 logger = logging.getLogger("perdure")

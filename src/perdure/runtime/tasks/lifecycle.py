@@ -20,11 +20,11 @@ from perdure.runtime.tasks.values import (
     check_result,
     check_storable,
     invalid,
-    iso,
     task_not_found,
 )
 from perdure.runtime.tasks.writer import TaskCommit, TaskWriter, new_fact
 from perdure.store.base import Gone, NoStream, Store, VersionMoved
+from perdure.views.base import iso
 
 Changes = Callable[[TaskRecord], Mapping[str, Any]]
 

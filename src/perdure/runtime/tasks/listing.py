@@ -8,10 +8,10 @@ from typing import Final
 from perdure.core.tasks import record
 from perdure.core.tasks.record import ListState, TaskRecord
 from perdure.core.tasks.status import Status
-from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.entries import readable
 from perdure.runtime.tasks.values import TaskFilters
 from perdure.store.base import Entry, Store
+from perdure.store.shared.all_pages import all_entries
 
 _PAGE: Final = 500  # the most entries per read
 

@@ -13,7 +13,7 @@ from perdure.core.tasks.facts import FactType
 from perdure.core.tasks.record import STREAM_KIND, TaskKind, TaskRecord
 from perdure.core.tasks.status import MARKS, Status, TaskMove, moved
 from perdure.errors import Conflict, PerdureError, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.tasks.entries import TaskEntry, find_task, get_task, row_puts
 from perdure.runtime.tasks.files.place import RootMarker, TaskPlace
 from perdure.runtime.tasks.lifecycle import Lifecycle, Transition, check_error

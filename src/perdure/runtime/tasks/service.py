@@ -15,7 +15,6 @@ from perdure.core.tasks.locks import LockHolder, is_lock_of
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import ConfigError, Conflict, PerdureError, Refused, SandboxUnavailable
 from perdure.options import TaskOptions
-from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
 from perdure.runtime.tasks.checkpoints.restore import Restores
@@ -41,6 +40,7 @@ from perdure.runtime.tasks.values import TaskRef, task_not_found
 from perdure.runtime.tasks.workspace_files import WorkspaceFiles
 from perdure.runtime.tasks.writer import TaskWriter
 from perdure.store.base import DELETE, Gone, HeadMoved, NoStream, Put, Store, VersionMoved, Write
+from perdure.store.shared.all_pages import all_entries
 
 logger = logging.getLogger("perdure")
 

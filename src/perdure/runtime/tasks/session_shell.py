@@ -9,7 +9,7 @@ from perdure.core.session.naming import session_not_found
 from perdure.core.tasks.executions import CapturedOutput, ExecutionFact
 from perdure.core.tasks.record import TaskRecord
 from perdure.errors import NotFound, PerdureError
-from perdure.runtime.ids import hashed_id
+from perdure.ids import hashed_id
 from perdure.runtime.tasks.entries import get_task
 from perdure.runtime.tasks.executions.requests import check_request, duration_argument
 from perdure.runtime.tasks.service import Tasks

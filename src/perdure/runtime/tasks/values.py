@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -25,7 +24,7 @@ from perdure.errors import (
     StoreError,
 )
 from perdure.sandbox.base import Guarantee
-from perdure.views.base import instant
+from perdure.views.base import instant, iso, iso_text
 from perdure.views.literals import MAX_ID
 from perdure.views.task_bodies import MAX_NAME
 
@@ -144,18 +143,6 @@ def restored_json(restored: RestoredTask) -> dict[str, Any]:
 
 
 # --- instants -------------------------------------------------------------------------------------
-
-
-@lru_cache(64)  # the lines of a batch have the same instant
-def iso(ms: int) -> str:
-    """Return an instant as ISO 8601 with milliseconds, in UTC."""
-    return iso_text(instant(ms))
-
-
-def iso_text(moment: datetime) -> str:
-    """Return an aware datetime as ISO 8601 with milliseconds, in UTC."""
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.removesuffix("+00:00") + "Z"
 
 
 def parse_instant(value: Any, label: str) -> datetime:

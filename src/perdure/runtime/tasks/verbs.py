@@ -9,10 +9,10 @@ from typing import IO, Any
 from msgspec.structs import asdict
 
 from perdure.errors import Corrupt
-from perdure.runtime.diagnosis.tasks import damaged_task, shared_task_findings
 from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
 from perdure.runtime.tasks.entries import TaskEntry, get_task
 from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
+from perdure.runtime.tasks.findings import damaged_task, shared_task_findings
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import TaskCheckpoint, TaskRef, check_filters, parse_instant
 from perdure.runtime.tasks.views import decision_view, log_lines, task_view

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from anyio import to_thread
 
 from perdure.errors import NotFound, Refused
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.runtime.tasks.checkpoints.paths import FOLDER, open_folder_beneath, open_regular
 from perdure.runtime.tasks.checkpoints.targets import CheckpointTargets
 from perdure.runtime.tasks.files.place import WORKSPACE, cannot_write

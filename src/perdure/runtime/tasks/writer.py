@@ -11,7 +11,6 @@ from perdure.core.tasks.state_file import TaskState
 from perdure.runtime.tasks.entries import TaskEntry, commit_guarded
 from perdure.runtime.tasks.files.mirror import CommittedChange, TaskMirror
 from perdure.runtime.tasks.locks.values import LockInfo
-from perdure.runtime.tasks.values import iso
 from perdure.store.base import (
     DELETE,
     Check,
@@ -25,6 +24,7 @@ from perdure.store.base import (
     VersionMoved,
     Write,
 )
+from perdure.views.base import iso
 
 
 @dataclass(frozen=True, slots=True)

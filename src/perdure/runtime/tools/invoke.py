@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import anyio
 
+from perdure import host
 from perdure.core.log.redaction import mask_arguments
 from perdure.core.pending.record import PendingResult
 from perdure.errors import ToolError
-from perdure.runtime import host
 from perdure.runtime.tools.signature import Signature
 from perdure.runtime.tools.tool import Tool, signature_of
-from perdure.runtime.user_code import CONTAINED, UserCode, error_line
 from perdure.runtime.values import Context
+from perdure.user_code import CONTAINED, UserCode, error_line
 from perdure.views.durations import format_ms
 
 logger = logging.getLogger("perdure")

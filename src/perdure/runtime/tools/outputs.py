@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from perdure.core.text import NO_OUTPUT
 from perdure.errors import Refused, ToolError
-from perdure.runtime.user_code import CONTAINED
+from perdure.user_code import CONTAINED
 from perdure.views.durations import MAX_MS
 from perdure.views.values import File, parse_duration
 

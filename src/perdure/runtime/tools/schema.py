@@ -15,7 +15,7 @@ from perdure.core.json_values import UNKNOWN_ARGUMENT, unknown_argument
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
 from perdure.runtime.tools.signature import Doc, Signature, ToolParameter
-from perdure.runtime.user_code import CONTAINED, error_line
+from perdure.user_code import CONTAINED, error_line
 
 # Keywords whose keys are names that the user chose, not keywords of JSON schema.
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})

@@ -17,12 +17,13 @@ from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord, parse_session_stream
 from perdure.errors import Corrupt
 from perdure.runtime.records.content import read_bytes
-from perdure.runtime.records.entries import SessionEntry, all_entries
+from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import unreadable_record
 from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.transfer.readable import LogSummary
 from perdure.store.base import NoStream, Record, Store
+from perdure.store.shared.all_pages import all_entries
 
 FORMAT: Final = 1
 _PAGE: Final = 500

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 
+from perdure import host
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
 from perdure.core.session.naming import SessionRecord, check_id
 from perdure.core.session.state import fold
 from perdure.core.transfer.forks import copy_events, settled_point
 from perdure.errors import Conflict, Corrupt
-from perdure.runtime import host
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import as_record, decode_record, reading
 from perdure.runtime.transfer.create import (

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from perdure import host
 from perdure.core.json_depth import check_body_depth
 from perdure.core.log import codec, events
 from perdure.core.log.events import StampedEvent
@@ -23,7 +24,6 @@ from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord, check_id, check_tenant
 from perdure.core.transfer.salvage import Remains, SalvagedCall, SalvagedLog, salvage
 from perdure.errors import Conflict, PerdureError, Refused
-from perdure.runtime import host
 from perdure.runtime.records.content import content_digest, store_bytes
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.checksum import changed_sessions, plain_line

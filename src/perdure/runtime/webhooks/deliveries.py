@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from perdure.address_filter import parse_url
 from perdure.core.json_depth import check_readable
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks.deliveries import KIND, TYPES, Attempt, Delivery, DeliveryStep
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.records.entries import all_readable
-from perdure.runtime.webhooks.address_filter import parse_url
 from perdure.runtime.webhooks.outbox import SERVER, Outbox, delivery_put
 from perdure.store.base import Entry, Gone, NoStream, Record, VersionMoved, Write
 from perdure.views.base import view_as

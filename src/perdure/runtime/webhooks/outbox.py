@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.address_filter import AddressFilter
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import naming as index
@@ -27,9 +28,8 @@ from perdure.core.webhooks.deliveries import (
     Hook,
     Occasion,
 )
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.runtime.views import call_view
-from perdure.runtime.webhooks.address_filter import AddressFilter
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.store.base import Put, Record, Store, VersionMoved, Write
 

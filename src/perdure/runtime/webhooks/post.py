@@ -8,9 +8,9 @@ from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import Any, Final
 
+from perdure.address_filter import AddressFilter, ParsedURL, parse_url
 from perdure.core.webhooks.deliveries import FORBIDDEN, DeliveryResponse
 from perdure.errors import Refused
-from perdure.runtime.webhooks.address_filter import AddressFilter, ParsedURL, parse_url
 
 TIMEOUT_S: Final = 15.0
 MAX_ADDRESSES: Final = 3  # of one name, tried in turn

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from perdure import host
 from perdure.errors import NotFound
-from perdure.runtime import host
 from perdure.runtime.records.entries import SessionEntry, decode_readable
 from perdure.runtime.sessions.service import Service
 from perdure.store.base import Entry, Gone, NoStream, Store

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from perdure import host
 from perdure.core.pending import record as pending
 from perdure.core.webhooks import deliveries
 from perdure.core.webhooks import signatures as webhooks
@@ -24,7 +25,6 @@ from perdure.core.webhooks.deliveries import (
 )
 from perdure.core.webhooks.signatures import ID, TIMESTAMP
 from perdure.errors import PerdureError
-from perdure.runtime import host
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.webhooks.outbox import Outbox, delivery_put
 from perdure.store.base import (

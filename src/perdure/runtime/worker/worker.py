@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal
 
+from perdure import host
 from perdure.core.pending import record as pending
 from perdure.core.session.queues import check_queue
 from perdure.errors import ConfigError, NotFound, PerdureError, SchemaNewer, StoreError
-from perdure.runtime import host
 from perdure.runtime.records.entries import SessionEntry, decode_readable
 from perdure.runtime.records.log import Log, read_log
 from perdure.runtime.records.retention import Retention

@@ -4,8 +4,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from perdure.runtime.tasks.values import iso
-from perdure.views.base import View
+from perdure.views.base import View, iso
 from perdure.views.tasks import Execution, SandboxTask
 
 _UNAVAILABLE: Final = ("available", "sandbox", "reason", "remedy")

@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.errors import Corrupt
-from perdure.runtime.diagnosis.steps import call_lines, finding_lines
-from perdure.runtime.diagnosis.texts import line
+from perdure.findings.steps import call_lines, finding_lines
+from perdure.findings.texts import line
 from perdure.serve.ui.calls import may_decide
 from perdure.serve.ui.templates import sentence
 from perdure.views.findings import Severity

@@ -12,9 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from perdure.core.log.codec import TYPES
+from perdure.findings.texts import value_line
 from perdure.runtime.diagnosis.calls import question_text
 from perdure.runtime.diagnosis.outcomes import winner_outcome
-from perdure.runtime.diagnosis.texts import value_line
 from perdure.serve.ui.markdown import render_markdown
 from perdure.serve.ui.spans import ago, clock, exact, left, short_number, span
 from perdure.serve.ui.static_files import PREFIX, static_files

@@ -12,10 +12,10 @@ from typing import Any
 
 from anyio import to_thread
 
-from perdure.runtime import host, ids
-from perdure.runtime.user_code import running_code
+from perdure import host, ids
 from perdure.testing.simulation.draws import Draws
 from perdure.testing.simulation.loop import Misuse, SimulatedLoop, SimulatedTask, process_of
+from perdure.user_code import running_code
 
 NO_NETWORK = "the simulated loop has no network; pass a fake in deps"
 STOPPED_TIME = "it sleeps, which stops virtual time; await asyncio.sleep in an async tool"

@@ -8,7 +8,7 @@ from tests.support.http_client import Client, MakeClient
 from tests.support.http_shop import TOKENS, parked
 
 from perdure import Runtime, asgi
-from perdure.runtime.webhooks.address_filter import AddressFilter
+from perdure.address_filter import AddressFilter
 from perdure.runtime.webhooks.outbox import Receiver
 from perdure.testing import ManualClock
 

@@ -9,7 +9,7 @@ from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, plural
 from perdure.runtime.tasks.checkpoints.transfer import new_file, open_file
-from perdure.runtime.tasks.values import iso
+from perdure.views.base import iso
 
 
 def take_checkpoint(settings: Settings, task_id: str, description: str | None) -> int:

@@ -14,7 +14,7 @@ from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, clean, line
 from perdure.errors import Refused
-from perdure.runtime.tasks.values import iso
+from perdure.views.base import iso
 from perdure.views.durations import duration_ms
 from perdure.views.tasks import Execution, FinishedCommand
 

@@ -12,7 +12,7 @@ from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, line, plural
 from perdure.core.pending.record import APPROVER_KINDS
 from perdure.runtime.diagnosis.tasks import decision_command, waiting_text
-from perdure.runtime.tasks.values import iso
+from perdure.views.base import iso
 from perdure.views.tasks import AnyTask, BackgroundTask, DeletedTask, SandboxTask, TaskPage
 
 _LONGEST_NAME: Final = 40

@@ -14,7 +14,7 @@ from perdure.core.session.naming import check_id
 from perdure.core.session.state import State
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import NotFound, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.execution_states import pause_state

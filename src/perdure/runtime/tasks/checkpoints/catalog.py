@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.core.tasks import record
 from perdure.core.tasks.manifest import Manifest, ManifestDiff, diff
 from perdure.errors import Corrupt, NotFound, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
 from perdure.runtime.tasks.checkpoints.targets import (
@@ -23,9 +23,10 @@ from perdure.runtime.tasks.checkpoints.targets import (
 from perdure.runtime.tasks.checkpoints.workspace import walk
 from perdure.runtime.tasks.files.layer_files import TaskContent
 from perdure.runtime.tasks.files.place import REPLACED, WORKSPACE, cannot_write
-from perdure.runtime.tasks.values import TaskCheckpoint, TaskRef, check_description, iso
+from perdure.runtime.tasks.values import TaskCheckpoint, TaskRef, check_description
 from perdure.runtime.tasks.writer import new_fact
 from perdure.store.base import DELETE, Put
+from perdure.views.base import iso
 
 logger = logging.getLogger("perdure")
 

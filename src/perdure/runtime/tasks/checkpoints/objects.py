@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from perdure.errors import Corrupt, Refused
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.store.shared.private_files import make_folder
 
 _PIECE: Final = 1024 * 1024

@@ -22,7 +22,7 @@ from perdure.core.tasks.facts import Restoration
 from perdure.core.tasks.manifest import Manifest, merged, path_not_found
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints
 from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder

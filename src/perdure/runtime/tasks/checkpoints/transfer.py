@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.core.tasks.manifest import Manifest
 from perdure.errors import PerdureError, Refused
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.tasks.checkpoints.archive import read_archive, write_archive
 from perdure.runtime.tasks.checkpoints.budget import CheckpointLimits
 from perdure.runtime.tasks.checkpoints.catalog import Checkpoints

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.runtime.tasks.executions.output import OutputPiece
 from perdure.sandbox.base import Channel
 from perdure.store.base import Store

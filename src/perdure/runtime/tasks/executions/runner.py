@@ -19,9 +19,9 @@ from perdure.runtime.tasks.executions.live import ExecutionBus
 from perdure.runtime.tasks.executions.options import ExecutionOptions
 from perdure.runtime.tasks.executions.output import OutputPiece, OutputSpool
 from perdure.runtime.tasks.executions.slots import SlotClaim, Slots
-from perdure.runtime.user_code import error_line
 from perdure.sandbox.base import Channel, ExecResult, ExecSpec, Sandbox
 from perdure.store.base import Store
+from perdure.user_code import error_line
 
 logger = logging.getLogger("perdure")
 

@@ -17,7 +17,7 @@ from perdure.core.tasks.executions import CommandSlot, ExecutionFact, ExecutionR
 from perdure.core.tasks.record import TaskRecord
 from perdure.core.tasks.status import Status
 from perdure.errors import Conflict, StoreError
-from perdure.runtime.ids import new_id
+from perdure.ids import new_id
 from perdure.runtime.tasks.entries import TaskEntry, get_task
 from perdure.runtime.tasks.executions.output import OutputSpool, spool_folder
 from perdure.runtime.tasks.executions.requests import CommandRequest

@@ -17,7 +17,7 @@ from perdure.core.tasks.facts import TaskFact
 from perdure.core.tasks.record import TaskRecord
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import PerdureError
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.runtime.tasks.files.folder_lock import WAIT_S, FolderLocked, folder_lock
 from perdure.runtime.tasks.files.layer_files import (
     DECISION_FILE,
@@ -44,9 +44,10 @@ from perdure.runtime.tasks.files.place import (
     make_workspace,
 )
 from perdure.runtime.tasks.files.removal import remove_tree
-from perdure.runtime.tasks.values import iso, task_json
+from perdure.runtime.tasks.values import task_json
 from perdure.store.base import Gone, NoStream, Store
 from perdure.store.shared.private_files import create_file, make_folder
+from perdure.views.base import iso
 
 logger = logging.getLogger("perdure")
 

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core.tasks.record import TaskRecord, generation_of, parse_task_stream
 from perdure.errors import ConfigError, Refused
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.store.shared.names import file_name
 from perdure.store.shared.private_files import FOLDER, make_folder
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from perdure.core.tasks import locks
 from perdure.core.tasks.locks import LockHolder, LockMode, LockRequest, LockState
 from perdure.errors import Conflict, PerdureError, Refused
-from perdure.runtime.ids import secret_id
+from perdure.ids import secret_id
 from perdure.runtime.tasks.locks.tables import LockTable
 from perdure.runtime.tasks.locks.values import LockInfo
 

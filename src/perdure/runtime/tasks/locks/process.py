@@ -5,12 +5,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from perdure import host
 from perdure.core.session.queues import lock_holder_name
 from perdure.errors import StoreError
-from perdure.runtime import host
-from perdure.runtime.ids import secret_id
-from perdure.runtime.records.holders import live_holders
-from perdure.runtime.renewals import Renewals
+from perdure.holders import Renewals, live_holders
+from perdure.ids import secret_id
 from perdure.store.base import Lost, Store
 
 logger = logging.getLogger("perdure")

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 from perdure.core.tasks import locks
 from perdure.core.tasks.locks import LockHolder, LockRequest, LockState
 from perdure.errors import Conflict, Corrupt, PerdureError
-from perdure.runtime.records.entries import all_entries
 from perdure.runtime.tasks.locks.process import LockProcess
 from perdure.store.base import Entry, Put, Store, VersionMoved, Write
+from perdure.store.shared.all_pages import all_entries
 
 _REMEMBERED: Final = 10_000  # locks whose version is remembered
 _FOREVER: Final = 2**62

@@ -11,8 +11,8 @@ from typing import Any, Final
 from perdure.core.json_values import is_equal
 from perdure.core.pending.record import PendingRecord
 from perdure.errors import Refused
+from perdure.findings.texts import clean
 from perdure.runtime.diagnosis.calls import own_prompt
-from perdure.runtime.diagnosis.texts import clean
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.serve.mcp.toolbox import Json
 from perdure.serve.schemas import Schema, plain_schema

@@ -5,7 +5,6 @@ from typing import Any, Final
 from perdure.core.roles import Permit
 from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.verbs.calls import CallVerbs
-from perdure.runtime.tasks.values import iso
 from perdure.serve.mcp.toolbox import (
     FILLED_TEXT,
     FINDINGS,
@@ -19,6 +18,7 @@ from perdure.serve.mcp.toolbox import (
     ToolAnswer,
     changes,
 )
+from perdure.views.base import iso
 from perdure.views.calls import PendingCall
 from perdure.views.decisions import decision_items
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from perdure.errors import Corrupt
-from perdure.runtime.diagnosis.steps import step
+from perdure.findings.steps import step
 from perdure.views.findings import SEVERITIES, Finding, Severity, Step
 
 Findings = Iterator[Finding]

@@ -1,4 +1,4 @@
-"""Renewals of a holder's row while the event loop is too busy for its own heartbeat.
+"""Holders: the names of processes in the store, and the renewals of their rows.
 
 The event loop renews every third of a lease. A thread renews in its place once half of the lease is
 over: fan-out to many readers, or a tool that blocks the loop, must not end leases of a process that
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from perdure import host
 from perdure.errors import StoreError
-from perdure.runtime import host
 from perdure.store.base import Lost, RenewsInThreads, Store
 
 logger = logging.getLogger("perdure")
@@ -22,6 +22,12 @@ logger = logging.getLogger("perdure")
 LATE: Final = 0.5  # of a lease: less than this is left, so the loop has missed its renewal
 SILENT_LEASES: Final = 3  # without a sign of the event loop, after which the thread stops
 _LOOKS: Final = 12  # of the thread in one lease
+
+
+async def live_holders(store: Store) -> frozenset[str]:
+    """Return the names of the holders that are alive, after those that are not were reaped."""
+    await store.reap(store.now())
+    return frozenset((await store.census(())).alive)
 
 
 class _Row(NamedTuple):

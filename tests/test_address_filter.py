@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from perdure.address_filter import AddressFilter, ParsedURL, parse_url
 from perdure.errors import Refused
-from perdure.runtime.webhooks.address_filter import AddressFilter, ParsedURL, parse_url
 
 PUBLIC = "93.184.215.14"
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from perdure.runtime import host
-from perdure.runtime.ids import new_id, secret_id
+from perdure import host
+from perdure.ids import new_id, secret_id
 
 
 def test_ids_of_one_millisecond_sort_by_their_creation(monkeypatch: pytest.MonkeyPatch) -> None:

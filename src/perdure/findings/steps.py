@@ -10,6 +10,7 @@ from perdure.core.session.queues import DEFAULT
 from perdure.views.findings import Finding, Step
 from perdure.views.literals import Act, CallKind
 
+NO_WORKER: Final = "NO_WORKER"  # the code of what waits for a worker
 OUTPUT: Final = ("--output", "…")
 _quoted: Final = lru_cache(maxsize=4096)(shlex.quote)  # every row of a list has the same words
 _LABELS: Final[dict[CallKind, tuple[Act, ...]]] = {

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
-from perdure.runtime import host
+from perdure import host
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
 _PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]

@@ -16,7 +16,7 @@ import pytest
 from perdure import Agent, Runtime, tool
 from perdure.app import open_store
 from perdure.errors import StoreError
-from perdure.runtime.renewals import Renewals
+from perdure.holders import Renewals
 from perdure.store.base import Lost, RenewsInThreads, Store
 from perdure.testing import ScriptedModel
 

@@ -1,0 +1,1 @@
+"""Findings: their severities, texts and steps; `runtime.diagnosis` makes most of them."""
