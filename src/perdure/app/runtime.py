@@ -75,6 +75,7 @@ from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, Worker, WorkerScope
 from perdure.store.base import Clock, Store
+from perdure.tasks.access import TaskAccess
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall
 from perdure.views.decisions import CallKey, Choice, decision_items
 from perdure.views.events import Event
@@ -308,6 +309,9 @@ class Runtime:
         scoped = object.__new__(Runtime)
         scoped.__dict__ = {**self.__dict__, "_caller": caller}
         return scoped
+
+    def _task_access(self) -> TaskAccess:
+        return TaskAccess(lambda: self._service.tasks, self._caller.tenant, self._stack is not None)
 
     @property
     def _verbs(self) -> SessionVerbs:

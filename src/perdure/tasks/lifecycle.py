@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.app import Runtime, tenant_of
 from perdure.runtime.tasks.executions.requests import (
     TIMEOUT_S,
     WAIT_S,
@@ -21,7 +20,7 @@ from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import Task, TaskConfig, TaskResult, public_task
 from perdure.runtime.tasks.workspace_files import FolderEntry
-from perdure.tasks.access import open_tasks, task_ref
+from perdure.tasks.access import TaskHost, open_tasks, task_ref, tenant_of
 from perdure.tasks.executions import TaskCommand
 from perdure.tasks.hooks import TaskLifecycleHooks
 from perdure.views.values import Duration
@@ -34,7 +33,7 @@ class TaskLifecycle:
     acquired, a transition is refused once another holder has the lock.
     """
 
-    def __init__(self, rt: Runtime, hooks: TaskLifecycleHooks | None = None) -> None:
+    def __init__(self, rt: TaskHost, hooks: TaskLifecycleHooks | None = None) -> None:
         self._rt = rt
         self._hooks = hooks
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, overload
 
 import anyio
 
-from perdure.app import Runtime, tenant_of
 from perdure.core.tasks.locks import MAX_TIMEOUT_MS, LockMode, LockState, is_lock_name
 from perdure.errors import PerdureError, Refused
 from perdure.ids import secret_ids
@@ -15,7 +14,7 @@ from perdure.runtime.tasks.locks.local_table import LocalLocks
 from perdure.runtime.tasks.locks.manager import MAX_BATCH, RETRIES, Locks
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.store.base import WallClock
-from perdure.tasks.access import open_tasks
+from perdure.tasks.access import TaskHost, open_tasks, tenant_of
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ class LockManager:
     released, when its timeout (in ms) has passed, or when the process has died.
     """
 
-    def __init__(self, rt: Runtime | None = None) -> None:
+    def __init__(self, rt: TaskHost | None = None) -> None:
         self._rt = rt
         clock = WallClock()
         self._now = clock.now

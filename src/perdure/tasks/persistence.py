@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from perdure.app import Runtime
 from perdure.core.tasks.facts import AgentDecision, LogEntry
 from perdure.core.tasks.state_file import TaskState
 from perdure.errors import Corrupt, Refused, StoreError
@@ -13,7 +12,7 @@ from perdure.runtime.tasks.checkpoints.transfer import file_path, open_file
 from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.tasks.values import LogOptions, RestoredTask, TaskCheckpoint, with_code
-from perdure.tasks.access import open_tasks, task_ref
+from perdure.tasks.access import TaskHost, open_tasks, task_ref
 
 
 class MultiLayerPersistence:
@@ -23,7 +22,7 @@ class MultiLayerPersistence:
     that this process has acquired, a write is refused once another holder has the lock.
     """
 
-    def __init__(self, rt: Runtime) -> None:
+    def __init__(self, rt: TaskHost) -> None:
         self._rt = rt
 
     @property

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.app import Runtime, tenant_of
 from perdure.core.tasks.status import Status
 from perdure.errors import ConfigError, NotFound, PerdureError
 from perdure.runtime.tasks.locks.values import LockInfo
@@ -17,7 +16,7 @@ from perdure.runtime.tasks.values import (
     public_task,
     with_code,
 )
-from perdure.tasks.access import open_tasks, task_ref
+from perdure.tasks.access import TaskHost, open_tasks, task_ref, tenant_of
 
 TaskList = list[Task]
 
@@ -28,7 +27,7 @@ class TaskRegistry:
     A task that is created here gets its folder with the first other write to it.
     """
 
-    def __init__(self, rt: Runtime) -> None:
+    def __init__(self, rt: TaskHost) -> None:
         self._rt = rt
 
     @property
