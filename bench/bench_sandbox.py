@@ -22,7 +22,6 @@ from bench.report import Section, Table, number
 
 from perdure import Runtime
 from perdure.options import TaskOptions
-from perdure.runtime.proxy.server import AllowListProxy
 from perdure.sandbox.base import ExecSpec, NetworkSettings, RunAs
 from perdure.sandbox.bwrap import BwrapSandbox
 from perdure.sandbox.bwrap.command_line import bwrap_environment, command_line
@@ -30,6 +29,7 @@ from perdure.sandbox.bwrap.diagnosis import bwrap_program
 from perdure.sandbox.process import Inheritance
 from perdure.sandbox.users import user_arguments
 from perdure.tasks import TaskLifecycle
+from perdure.tasks.proxy.server import AllowListProxy
 
 Work = Callable[[], Awaitable[Any]]
 USER: Final = "nobody"

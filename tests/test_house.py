@@ -316,7 +316,7 @@ SOUND: Final = {
     "p/a.py": 'class A:\n    """A part."""\n    def is_known(self): return True',
     "p/pending.py": "from p.a import A\none_of = A",
     "p/host.py": "import time",
-    "p/runtime/tasks/files/a.py": "import secrets",
+    "p/tasks/files/a.py": "import secrets",
     "p/tasks/locks.py": "from time import time",
     "p/store/a.py": "import time",
     "p/refusals.py": 'raise Refused("no", hint="say yes")',

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from perdure import Runtime
 from perdure.app import around_store
-from perdure.core.tasks import log_file, state_file
-from perdure.core.tasks.manifest import MAX_DEPTH
-from perdure.runtime.tasks.checkpoints import trees
 from perdure.store.base import Check, Put, Store, Write
 from perdure.tasks import MultiLayerPersistence, TaskLifecycle, TaskRegistry
+from perdure.tasks.checkpoints import trees
+from perdure.tasks.model import log_file, state_file
+from perdure.tasks.model.manifest import MAX_DEPTH
 
 FILE_EVENTS: Final = frozenset(
     {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "open"}

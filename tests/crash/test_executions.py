@@ -22,9 +22,9 @@ from perdure import Agent, Runtime
 from perdure.app import service_of
 from perdure.errors import NotFound
 from perdure.runtime.models.scripted import ScriptedModel
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.tools.shell import NAME as TOOL
 from perdure.tasks import TaskLifecycle, TaskRegistry
+from perdure.tasks.verbs import TaskVerbs
 from perdure.views.tasks import Execution
 
 pytestmark = pytest.mark.anyio

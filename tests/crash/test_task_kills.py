@@ -16,8 +16,8 @@ from tests.crash.task_program import NEW, OLD
 from tests.support.paths import ROOT
 
 from perdure import Conflict, Runtime
-from perdure.core.tasks import log_file
 from perdure.tasks import LockManager, MultiLayerPersistence, TaskLifecycle, TaskRegistry
+from perdure.tasks.model import log_file
 
 pytestmark = pytest.mark.anyio
 

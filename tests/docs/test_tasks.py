@@ -9,8 +9,8 @@ from tests.support.paths import DOCS, ROOT
 from tests.support.server import around
 
 from perdure.config import load
-from perdure.runtime.tasks.executions.options import execution_options
 from perdure.serve.http.routes import checkpoints, executions, tasks
+from perdure.tasks.executions.options import execution_options
 
 PAGE = (DOCS / "tasks.md").read_text()
 

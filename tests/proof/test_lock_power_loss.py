@@ -17,12 +17,12 @@ from tests.proof.disk import Disk, DiskVfs, Image
 from tests.proof.power import DATABASE, lay_out, let_it_run
 
 from perdure import Conflict
-from perdure.runtime.tasks.locks.manager import Locks
-from perdure.runtime.tasks.locks.process import LockProcess
-from perdure.runtime.tasks.locks.tables import StoreLocks
-from perdure.runtime.tasks.locks.values import LockInfo
 from perdure.store.base import Store
 from perdure.store.sqlite.store import SqliteStore
+from perdure.tasks.locks.manager import Locks
+from perdure.tasks.locks.process import LockProcess
+from perdure.tasks.locks.tables import StoreLocks
+from perdure.tasks.locks.values import LockInfo
 from perdure.testing import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -12,13 +12,13 @@ import pytest
 from anyio import to_thread
 
 from perdure import Agent, Runtime
-from perdure.runtime.tasks.files.folder_lock import FolderLocked, folder_lock
 from perdure.store.base import Record, Unavailable, Write
 from perdure.store.shared import file_lock, line_files
 from perdure.store.shared.line_files import replace_file
 from perdure.store.sqlite.backup import backup
 from perdure.store.sqlite.store import SqliteStore
 from perdure.tasks import MultiLayerPersistence, TaskLifecycle
+from perdure.tasks.files.folder_lock import FolderLocked, folder_lock
 from perdure.testing import ScriptedModel
 
 HOLD = """

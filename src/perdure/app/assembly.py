@@ -16,9 +16,9 @@ from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.resources import Deps, Resources
 from perdure.runtime.streaming import Bus
-from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
+from perdure.tasks.session_shell import SessionShell
 
 
 def assemble_resources(

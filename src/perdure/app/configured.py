@@ -17,14 +17,14 @@ from perdure.runtime.mcp.servers import MCPServer, MCPTools
 from perdure.runtime.models.base import Model
 from perdure.runtime.models.resolve import ModelWithSettings, named_model
 from perdure.runtime.models.scripted import ScriptedModel
-from perdure.runtime.tasks.executions.options import ExecutionOptions, execution_options
-from perdure.runtime.tasks.hooks import HookRegistry, hook_type
-from perdure.runtime.tasks.service import TaskSettings
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.tools.approval import Approval
 from perdure.runtime.tools.tool import Tool, as_tool
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Receiver
+from perdure.tasks.executions.options import ExecutionOptions, execution_options
+from perdure.tasks.hooks import HookRegistry, hook_type
+from perdure.tasks.service import TaskSettings
 from perdure.views.values import parse_duration
 
 _APPROVAL: Final = {  # a key of a tool -> the field of its Approval

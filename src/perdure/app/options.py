@@ -15,10 +15,10 @@ from perdure.options import RecoveryOptions, WebhookTarget
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.engine.heartbeat import LEASE_MS
 from perdure.runtime.records.retention import KEEP_MS
-from perdure.runtime.tasks.service import TaskSettings
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WARNING_SHARE, Receiver
+from perdure.tasks.service import TaskSettings
 
 _RECOVERY: Final = 'write Runtime(recovery={"running": "fail", "poison_after": 3})'
 _RECEIVER: Final = (

@@ -65,17 +65,17 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
-from perdure.runtime.tasks.executions.options import check_ro_paths
-from perdure.runtime.tasks.locks.process import Work
-from perdure.runtime.tasks.service import Tasks, task_options
-from perdure.runtime.tasks.session_shell import SessionShell
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, Worker, WorkerScope
 from perdure.store.base import Clock, Store
-from perdure.tasks.access import TaskAccess
+from perdure.tasks.api.access import TaskAccess
+from perdure.tasks.executions.options import check_ro_paths
+from perdure.tasks.locks.process import Work
+from perdure.tasks.service import Tasks, task_options
+from perdure.tasks.session_shell import SessionShell
+from perdure.tasks.verbs import TaskVerbs
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall
 from perdure.views.decisions import CallKey, Choice, decision_items
 from perdure.views.events import Event

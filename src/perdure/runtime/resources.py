@@ -18,13 +18,13 @@ from perdure.runtime.inbox.tree_calls import OpenTrees
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.verification import LogVerifier
 from perdure.runtime.streaming import Bus
-from perdure.runtime.tasks.session_shell import SessionShell
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.thread_calls import callable_from_threads
 from perdure.runtime.views import call_view
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
+from perdure.tasks.session_shell import SessionShell
 from perdure.views.base import bind
 from perdure.views.calls import PendingCall
 from perdure.views.literals import Act

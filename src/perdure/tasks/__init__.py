@@ -13,16 +13,23 @@ Its classes work on the tasks of an open Runtime:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perdure.core.tasks.facts import AgentDecision, LogEntry, LogLevel
-    from perdure.core.tasks.locks import LockMode
-    from perdure.core.tasks.state_file import TaskState
     from perdure.errors import PerdureError as OpenCodeError
-    from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
-    from perdure.runtime.tasks.executions.reader import OutputText
-    from perdure.runtime.tasks.executions.requests import ExecutionResult
-    from perdure.runtime.tasks.hooks import Hook, HookType
-    from perdure.runtime.tasks.locks.values import LockInfo
-    from perdure.runtime.tasks.values import (
+    from perdure.tasks.api.access import TaskHost
+    from perdure.tasks.api.executions import TaskCommand as Execution
+    from perdure.tasks.api.hooks import TaskLifecycleHooks
+    from perdure.tasks.api.lifecycle import TaskLifecycle
+    from perdure.tasks.api.locks import LockManager
+    from perdure.tasks.api.persistence import MultiLayerPersistence
+    from perdure.tasks.api.registry import TaskRegistry
+    from perdure.tasks.execution_verbs import ExecutionVerbs
+    from perdure.tasks.executions.reader import OutputText
+    from perdure.tasks.executions.requests import ExecutionResult
+    from perdure.tasks.hooks import Hook, HookType
+    from perdure.tasks.locks.values import LockInfo
+    from perdure.tasks.model.facts import AgentDecision, LogEntry, LogLevel
+    from perdure.tasks.model.locks import LockMode
+    from perdure.tasks.model.state_file import TaskState
+    from perdure.tasks.values import (
         LogOptions,
         RestoredTask,
         Task,
@@ -30,48 +37,41 @@ if TYPE_CHECKING:
         TaskFilters,
         TaskResult,
     )
-    from perdure.runtime.tasks.values import StatusName as TaskStatus
-    from perdure.runtime.tasks.values import TaskCheckpoint as Checkpoint
-    from perdure.runtime.tasks.verbs import TaskVerbs
-    from perdure.runtime.tasks.workspace_files import FolderEntry
-    from perdure.tasks.access import TaskHost
-    from perdure.tasks.executions import TaskCommand as Execution
-    from perdure.tasks.hooks import TaskLifecycleHooks
-    from perdure.tasks.lifecycle import TaskLifecycle
-    from perdure.tasks.locks import LockManager
-    from perdure.tasks.persistence import MultiLayerPersistence
-    from perdure.tasks.registry import TaskRegistry
+    from perdure.tasks.values import StatusName as TaskStatus
+    from perdure.tasks.values import TaskCheckpoint as Checkpoint
+    from perdure.tasks.verbs import TaskVerbs
+    from perdure.tasks.workspace_files import FolderEntry
 
 _HOMES = {  # a name of the documented API -> its module, and its name there
-    "AgentDecision": ("perdure.core.tasks.facts", "AgentDecision"),
-    "Checkpoint": ("perdure.runtime.tasks.values", "TaskCheckpoint"),
-    "Execution": ("perdure.tasks.executions", "TaskCommand"),
-    "ExecutionResult": ("perdure.runtime.tasks.executions.requests", "ExecutionResult"),
-    "ExecutionVerbs": ("perdure.runtime.tasks.execution_verbs", "ExecutionVerbs"),
-    "FolderEntry": ("perdure.runtime.tasks.workspace_files", "FolderEntry"),
-    "Hook": ("perdure.runtime.tasks.hooks", "Hook"),
-    "HookType": ("perdure.runtime.tasks.hooks", "HookType"),
-    "LockInfo": ("perdure.runtime.tasks.locks.values", "LockInfo"),
-    "LockManager": ("perdure.tasks.locks", "LockManager"),
-    "LockMode": ("perdure.core.tasks.locks", "LockMode"),
-    "LogEntry": ("perdure.core.tasks.facts", "LogEntry"),
-    "LogLevel": ("perdure.core.tasks.facts", "LogLevel"),
-    "LogOptions": ("perdure.runtime.tasks.values", "LogOptions"),
-    "MultiLayerPersistence": ("perdure.tasks.persistence", "MultiLayerPersistence"),
+    "AgentDecision": ("perdure.tasks.model.facts", "AgentDecision"),
+    "Checkpoint": ("perdure.tasks.values", "TaskCheckpoint"),
+    "Execution": ("perdure.tasks.api.executions", "TaskCommand"),
+    "ExecutionResult": ("perdure.tasks.executions.requests", "ExecutionResult"),
+    "ExecutionVerbs": ("perdure.tasks.execution_verbs", "ExecutionVerbs"),
+    "FolderEntry": ("perdure.tasks.workspace_files", "FolderEntry"),
+    "Hook": ("perdure.tasks.hooks", "Hook"),
+    "HookType": ("perdure.tasks.hooks", "HookType"),
+    "LockInfo": ("perdure.tasks.locks.values", "LockInfo"),
+    "LockManager": ("perdure.tasks.api.locks", "LockManager"),
+    "LockMode": ("perdure.tasks.model.locks", "LockMode"),
+    "LogEntry": ("perdure.tasks.model.facts", "LogEntry"),
+    "LogLevel": ("perdure.tasks.model.facts", "LogLevel"),
+    "LogOptions": ("perdure.tasks.values", "LogOptions"),
+    "MultiLayerPersistence": ("perdure.tasks.api.persistence", "MultiLayerPersistence"),
     "OpenCodeError": ("perdure.errors", "PerdureError"),
-    "OutputText": ("perdure.runtime.tasks.executions.reader", "OutputText"),
-    "RestoredTask": ("perdure.runtime.tasks.values", "RestoredTask"),
-    "Task": ("perdure.runtime.tasks.values", "Task"),
-    "TaskConfig": ("perdure.runtime.tasks.values", "TaskConfig"),
-    "TaskFilters": ("perdure.runtime.tasks.values", "TaskFilters"),
-    "TaskHost": ("perdure.tasks.access", "TaskHost"),
-    "TaskLifecycle": ("perdure.tasks.lifecycle", "TaskLifecycle"),
-    "TaskLifecycleHooks": ("perdure.tasks.hooks", "TaskLifecycleHooks"),
-    "TaskRegistry": ("perdure.tasks.registry", "TaskRegistry"),
-    "TaskResult": ("perdure.runtime.tasks.values", "TaskResult"),
-    "TaskState": ("perdure.core.tasks.state_file", "TaskState"),
-    "TaskStatus": ("perdure.runtime.tasks.values", "StatusName"),
-    "TaskVerbs": ("perdure.runtime.tasks.verbs", "TaskVerbs"),
+    "OutputText": ("perdure.tasks.executions.reader", "OutputText"),
+    "RestoredTask": ("perdure.tasks.values", "RestoredTask"),
+    "Task": ("perdure.tasks.values", "Task"),
+    "TaskConfig": ("perdure.tasks.values", "TaskConfig"),
+    "TaskFilters": ("perdure.tasks.values", "TaskFilters"),
+    "TaskHost": ("perdure.tasks.api.access", "TaskHost"),
+    "TaskLifecycle": ("perdure.tasks.api.lifecycle", "TaskLifecycle"),
+    "TaskLifecycleHooks": ("perdure.tasks.api.hooks", "TaskLifecycleHooks"),
+    "TaskRegistry": ("perdure.tasks.api.registry", "TaskRegistry"),
+    "TaskResult": ("perdure.tasks.values", "TaskResult"),
+    "TaskState": ("perdure.tasks.model.state_file", "TaskState"),
+    "TaskStatus": ("perdure.tasks.values", "StatusName"),
+    "TaskVerbs": ("perdure.tasks.verbs", "TaskVerbs"),
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ COMMAND_TIMEOUT_MS: Final = 30_000
 LONGEST_TIMEOUT_MS: Final = 86_400_000 - 1  # that an operator can allow commands
 MAX_COMMAND_BYTES: Final = 100_000  # the kernel takes arguments of 128 KiB
 
-# The ids, names and owners that `runtime.tasks.values` accepts.
+# The ids, names and owners that `tasks.values` accepts.
 TaskId = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=TASK_ID_PATTERN)]
 TaskName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK)]
 Owner = Annotated[str, Meta(min_length=1, max_length=MAX_ID, pattern=OWNER_PATTERN)]
@@ -42,7 +42,7 @@ FilePath = Annotated[str, Meta(pattern=r"^[^\u0000]*[^/\u0000][^\u0000]*$")]  # 
 Timeout = Annotated[float, Meta(gt=0, description=f"Milliseconds, at most {MAX_TIMEOUT_MS}.")]
 
 
-# What `runtime.tasks.executions.requests` accepts: it refuses the rest with its own words.
+# What `tasks.executions.requests` accepts: it refuses the rest with its own words.
 Command = Annotated[
     str,
     Meta(

@@ -13,9 +13,9 @@ from tests.support.findings import advice_of
 
 from perdure.cli.actions import doctor as doctoring
 from perdure.runtime.doctor.rebuild import rebuild_session
-from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.sandbox.base import Probe
 from perdure.store.shared.lines import decode_event
+from perdure.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.testing.crash import Crash
 
 FILES = ("--store", "files:./files")

@@ -13,10 +13,10 @@ from tests.support.mcp_client import connected, fields, methods
 from perdure import Runtime
 from perdure.app import service_of
 from perdure.options import TaskOptions
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.application import application_of
 from perdure.serve.mcp.toolbox import McpOptions
 from perdure.store.memory import MemoryStore
+from perdure.tasks.verbs import TaskVerbs
 
 WAIT_S = 30
 ERAS = ["auto", "legacy"]

@@ -82,7 +82,7 @@ def test_the_list_of_tools_needs_nothing_of_the_runtime() -> None:
     program = (
         "import sys, perdure.cli.actions.mcp.serve as serve, perdure.serve.mcp.stdio\n"
         "serve.toolbox_of((), serve.McpOptions())\n"
-        "print(*[name for name in sys.modules if name.startswith(('perdure.runtime.tasks', "
+        "print(*[name for name in sys.modules if name.startswith(('perdure.tasks', "
         "'perdure.runtime.engine', 'perdure.store', 'perdure.app', 'perdure.sandbox'))])"
     )
     command = [sys.executable, "-c", program]

@@ -16,7 +16,6 @@ from perdure.cli.open import check_exists, load_runtime, with_runtime
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, age, line, plural
 from perdure.core.session.queues import DEFAULT
-from perdure.core.tasks.record import ROW
 from perdure.errors import ConfigError, Refused, StoreError
 from perdure.runtime.doctor.statistics import statistics
 from perdure.store.base import Store
@@ -27,6 +26,7 @@ from perdure.store.postgres import inspect as postgres_inspect
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite import backup as sqlite_backup
 from perdure.store.sqlite import inspect as sqlite_inspect
+from perdure.tasks.model.record import ROW
 
 
 def stats(settings: Settings) -> int:

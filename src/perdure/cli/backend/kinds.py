@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perdure.cli.backend.local import LocalBackend, LocalSession
     from perdure.cli.backend.remote import RemoteBackend, ServerSession
     from perdure.client.sandbox_tasks import RemoteSandboxTasks
-    from perdure.runtime.tasks.verbs import TaskVerbs
+    from perdure.tasks.verbs import TaskVerbs
 
 # mypy checks a command against both.
 Backend: TypeAlias = "LocalBackend | RemoteBackend"

@@ -12,7 +12,7 @@ from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
-from perdure.runtime.tasks.verbs import TaskVerbs
+from perdure.tasks.verbs import TaskVerbs
 from perdure.views.calls import DecidedCall
 from perdure.views.literals import Role
 from perdure.views.values import Content

@@ -9,7 +9,6 @@ import msgspec
 
 from perdure.core.log.events import StampedEvent
 from perdure.core.session.child_tasks import TASK
-from perdure.core.tasks.record import BACKGROUND
 from perdure.core.transfer.salvage import INCOMPLETE_TEXT, SalvagedLog, salvage
 from perdure.errors import StoreError
 from perdure.findings.severities import is_damage
@@ -19,6 +18,7 @@ from perdure.runtime.transfer.create import NewSession, create_session, session_
 from perdure.runtime.transfer.readable import read_remains
 from perdure.store.base import Entry, Gone, Store
 from perdure.store.inspect import StoreInspector
+from perdure.tasks.model.record import BACKGROUND
 
 _FROM_LOG: Final = frozenset({"session", "pending", TASK, BACKGROUND})  # kinds of entries
 

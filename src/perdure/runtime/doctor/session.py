@@ -13,7 +13,6 @@ from perdure.core.session import naming as index
 from perdure.core.session.calls import Call, CallStatus
 from perdure.core.session.child_tasks import TASK, decode_task
 from perdure.core.session.state import State
-from perdure.core.tasks.record import BACKGROUND, newest_first_key
 from perdure.core.transfer.open_calls import open_records
 from perdure.errors import Conflict
 from perdure.findings.severities import (
@@ -36,6 +35,7 @@ from perdure.runtime.transfer.readable import (
 )
 from perdure.store.inspect import StreamInspection
 from perdure.store.shared.damage import DAMAGED
+from perdure.tasks.model.record import BACKGROUND, newest_first_key
 from perdure.views.findings import Finding, Step
 
 _REBUILDABLE: Final = frozenset(

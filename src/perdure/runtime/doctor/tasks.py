@@ -7,24 +7,24 @@ from pathlib import Path
 
 import msgspec
 
-from perdure.core.tasks import facts, record
 from perdure.errors import Corrupt
 from perdure.findings.severities import MAX_LISTED, Findings, failure, fine, warning
 from perdure.findings.texts import plural
-from perdure.runtime.tasks.checkpoints.manifests import ManifestFolder
-from perdure.runtime.tasks.checkpoints.targets import CheckpointRecord
-from perdure.runtime.tasks.files.layer_files import (
+from perdure.sandbox.base import Probe
+from perdure.store.inspect import StoreInspector, StreamInspection
+from perdure.tasks.checkpoints.manifests import ManifestFolder
+from perdure.tasks.checkpoints.targets import CheckpointRecord
+from perdure.tasks.files.layer_files import (
     DECISION_FILE,
     LOG_FILE,
     STATE,
     StampedFact,
     TaskContent,
 )
-from perdure.runtime.tasks.files.mirror import stored_content
-from perdure.runtime.tasks.files.place import TaskPlace
-from perdure.runtime.tasks.findings import damaged_task
-from perdure.sandbox.base import Probe
-from perdure.store.inspect import StoreInspector, StreamInspection
+from perdure.tasks.files.mirror import stored_content
+from perdure.tasks.files.place import TaskPlace
+from perdure.tasks.findings import damaged_task
+from perdure.tasks.model import facts, record
 from perdure.views.findings import Finding, Step
 
 

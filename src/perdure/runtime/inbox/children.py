@@ -23,7 +23,6 @@ from perdure.core.session.child_tasks import (
 )
 from perdure.core.session.children import BACKGROUND_AUTHOR, Reservation, mail_id
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
-from perdure.core.tasks.record import BACKGROUND, ListState
 from perdure.errors import Conflict, Corrupt, NotFound, Refused
 from perdure.runtime.inbox.commits import ChildEntry, task_puts
 from perdure.runtime.inbox.launches import Launch, Launches
@@ -33,6 +32,7 @@ from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.entries import SessionEntry, SessionRef, all_readable
 from perdure.runtime.records.log import as_record
 from perdure.store.base import Check, Entry, Gone, NoStream, Put, Store, VersionMoved, Write
+from perdure.tasks.model.record import BACKGROUND, ListState
 
 CANCELLED_REASON: Final = "its parent ended it"
 MOST_REFUSALS: Final = 20  # of commits about a task that has not moved meanwhile

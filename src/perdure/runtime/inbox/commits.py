@@ -25,7 +25,6 @@ from perdure.core.session.child_tasks import (
 from perdure.core.session.children import Reservation
 from perdure.core.session.follow_ups import NO_RULES, FollowUpRules, check_follow_up
 from perdure.core.session.naming import SessionRecord
-from perdure.core.tasks.record import BACKGROUND, ListState, newest_first_key
 from perdure.errors import Corrupt, StoreError
 from perdure.runtime.records.cache import SessionCache
 from perdure.runtime.records.log import as_record
@@ -42,6 +41,7 @@ from perdure.store.base import (
     VersionMoved,
     Write,
 )
+from perdure.tasks.model.record import BACKGROUND, ListState, newest_first_key
 
 _MARK: Final = b'"background":'
 

@@ -40,7 +40,6 @@ from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs, SentMessage
 from perdure.runtime.sessions.snapshot import Snapshots
 from perdure.runtime.sessions.task_lists import AllTasks
-from perdure.runtime.tasks.service import Tasks
 from perdure.runtime.transfer.adopt import Adopted, adopt
 from perdure.runtime.transfer.create import NewSession, SessionNames, create_session
 from perdure.runtime.transfer.exports import export_lines
@@ -49,6 +48,7 @@ from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.views import Snapshot
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.store.base import NoStream, Page, Write
+from perdure.tasks.service import Tasks
 from perdure.views.base import bound
 from perdure.views.events import Event
 from perdure.views.sessions import PastState, Result

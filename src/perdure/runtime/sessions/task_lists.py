@@ -7,15 +7,17 @@ from typing import Any, Final
 
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.children import TASK_STATUSES
-from perdure.core.tasks import record
-from perdure.core.tasks.record import ListState, TaskRecord
-from perdure.core.tasks.status import Status
 from perdure.errors import Corrupt
 from perdure.runtime.inbox.commits import ChildEntry
 from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.entries import SessionRef
-from perdure.runtime.tasks.registry import Registry
-from perdure.runtime.tasks.values import (
+from perdure.store.base import Entry, Store
+from perdure.store.shared.all_pages import all_entries
+from perdure.tasks.model import record
+from perdure.tasks.model.record import ListState, TaskRecord
+from perdure.tasks.model.status import Status
+from perdure.tasks.registry import Registry
+from perdure.tasks.values import (
     TaskFilters,
     check_count,
     check_kind,
@@ -23,8 +25,6 @@ from perdure.runtime.tasks.values import (
     from_mapping,
     invalid,
 )
-from perdure.store.base import Entry, Store
-from perdure.store.shared.all_pages import all_entries
 
 ListedTask = TaskRecord | ChildTask
 

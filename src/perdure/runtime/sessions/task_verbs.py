@@ -1,7 +1,7 @@
 """Verbs on tasks of every kind, with views out: what HTTP, pages and the command line offer.
 
 One list holds all tasks. Background agents are launched, read, resumed, cancelled, cleared and
-deleted here; verbs of shared tasks alone are those of `runtime.tasks.verbs`.
+deleted here; verbs of shared tasks alone are those of `tasks.verbs`.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from perdure.core.log import events
 from perdure.core.roles import Permit
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.naming import check_id
-from perdure.core.tasks.record import TaskRecord
 from perdure.errors import Conflict, NotFound
 from perdure.runtime.agents.delegation import check_launch, parse_timeout
 from perdure.runtime.diagnosis.tasks import WAITING_FOR
@@ -27,9 +26,10 @@ from perdure.runtime.sessions.task_lists import ListedTask, check_query
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.caller_views import CallerViews
 from perdure.runtime.sessions.verbs.calls import CallVerbs
-from perdure.runtime.tasks.values import TaskRef
-from perdure.runtime.tasks.verbs import TaskVerbs
-from perdure.runtime.tasks.views import task_view
+from perdure.tasks.model.record import TaskRecord
+from perdure.tasks.values import TaskRef
+from perdure.tasks.verbs import TaskVerbs
+from perdure.tasks.views import task_view
 from perdure.views import tasks as views
 from perdure.views.findings import Finding
 from perdure.views.task_bodies import DEFAULT_TIMEOUT_MS

@@ -24,13 +24,13 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.calls import CallVerbs
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.http.auth import LOCAL, SIGNED, Authenticate, is_forwarded
 from perdure.serve.http.errors import not_authenticated, rate_limited, too_many_bodies
 from perdure.serve.http.middleware import BODY_SHARE, Receive
 from perdure.serve.http.responses import decode_body
 from perdure.serve.http.sse import Hub
 from perdure.serve.limits import BudgetShare, RateLimiter
+from perdure.tasks.verbs import TaskVerbs
 from perdure.views.health import Health
 from perdure.views.literals import MAX_ID
 

@@ -10,14 +10,14 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.roles import Permit
-from perdure.core.tasks.record import parse_task_stream
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.specification import specified, task_fields
 from perdure.serve.mcp.toolbox import Json
 from perdure.store.base import Record
+from perdure.tasks.model.record import parse_task_stream
+from perdure.tasks.verbs import TaskVerbs
 from perdure.views.base import iso
 from perdure.views.tasks import AnyTask, Execution
 

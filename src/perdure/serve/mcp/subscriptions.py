@@ -14,9 +14,9 @@ from mcp.server.subscriptions import ListenHandler, ResourceUpdated, ServerEvent
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.resources import is_changed_by, parse_uri, task_of
 from perdure.store.base import Record
+from perdure.tasks.verbs import TaskVerbs
 
 logger = logging.getLogger("perdure")
 

@@ -8,7 +8,6 @@ from mcp_types import INVALID_PARAMS
 from perdure.errors import NotFound, Refused
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
-from perdure.runtime.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.serve.mcp.calls.inputs import Inputs, input_requests
 from perdure.serve.mcp.results import call_result, protocol_error
 from perdure.serve.mcp.tasks_extension import (
@@ -19,6 +18,7 @@ from perdure.serve.mcp.tasks_extension import (
 )
 from perdure.serve.mcp.toolbox import Json, McpOptions, Toolbox, failure
 from perdure.serve.mcp.work import Works, WorkState
+from perdure.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.views.base import iso
 
 POLL_MS: Final = 2_000

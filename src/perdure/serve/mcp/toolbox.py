@@ -14,7 +14,7 @@ from perdure.serve.mcp.arguments import check_arguments
 if TYPE_CHECKING:  # a server on stdio lists its tools before it imports the runtime
     from perdure.core.session.child_tasks import ChildTask
     from perdure.runtime.sessions.service import Service
-    from perdure.runtime.tasks.handles import WorkRef
+    from perdure.tasks.handles import WorkRef
 
 logger = logging.getLogger("perdure")
 

@@ -16,11 +16,11 @@ from perdure.errors import Conflict, Corrupt, NotFound, Refused
 from perdure.runtime.diagnosis.tasks import WAITING_FOR, waiting_answer
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
-from perdure.runtime.tasks.execution_verbs import ExecutionVerbs
-from perdure.runtime.tasks.handles import WorkKind, WorkRef
 from perdure.serve.mcp.resources import task_uri
 from perdure.serve.mcp.specification import specified
 from perdure.serve.mcp.toolbox import Json, Link, ToolAnswer
+from perdure.tasks.execution_verbs import ExecutionVerbs
+from perdure.tasks.handles import WorkKind, WorkRef
 from perdure.views.tasks import Execution
 
 WorkStatus = Literal["working", "completed", "cancelled"]

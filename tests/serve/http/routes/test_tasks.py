@@ -14,8 +14,8 @@ from tests.support.http_shop import TOKENS
 from perdure import Conflict, NotFound, PerdureError, Runtime, asgi
 from perdure.app import service_of
 from perdure.client import Client
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.http.sse import item_frames
+from perdure.tasks.verbs import TaskVerbs
 
 pytestmark = pytest.mark.anyio
 

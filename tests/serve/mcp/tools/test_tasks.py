@@ -159,7 +159,7 @@ async def test_an_unexpected_failure_is_not_disclosed_and_does_not_end_the_serve
         raise RuntimeError("secret-in-a-traceback")
 
     async with connected(empty) as client:
-        monkeypatch.setattr("perdure.runtime.tasks.verbs.TaskVerbs.status", fail)
+        monkeypatch.setattr("perdure.tasks.verbs.TaskVerbs.status", fail)
         result = await client.call_tool("get_task_status", {"taskId": "x"})
         assert error_code(result) == "EXECUTION_FAILED"
         assert "secret" not in json.dumps(fields(result))

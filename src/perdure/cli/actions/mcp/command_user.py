@@ -87,7 +87,7 @@ def _proposed_user() -> str | None:
 
 def _write_own_config(user: str) -> None:
     """Write a configuration with this user and a folder that it can enter. Raises ConfigError."""
-    from perdure.runtime.tasks.executions.options import execution_options
+    from perdure.tasks.executions.options import execution_options
 
     run_as = execution_options({"run_as": user}).run_as
     file, database = own_config(), json.dumps(str(own_database()))

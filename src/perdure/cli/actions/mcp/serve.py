@@ -33,8 +33,8 @@ from perdure.serve.mcp.tools.catalog import toolbox_of
 
 if TYPE_CHECKING:  # imported after the client has the list of tools
     from perdure.app import Runtime
-    from perdure.runtime.tasks.executions.sandboxes import ConfiguredSandbox
     from perdure.serve.mcp.methods import Methods
+    from perdure.tasks.executions.sandboxes import ConfiguredSandbox
 
 logger = logging.getLogger("perdure")
 

@@ -8,7 +8,7 @@ from perdure.cli.actions.tasks.lifecycle import is_confirmed
 from perdure.cli.open import with_backend
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import Terminal, plural
-from perdure.runtime.tasks.checkpoints.transfer import new_file, open_file
+from perdure.tasks.checkpoints.transfer import new_file, open_file
 from perdure.views.base import iso
 
 

@@ -25,7 +25,7 @@ from perdure.views.tasks import (
 )
 
 BYTES: Final = "application/octet-stream"
-# A relative path, as `runtime.tasks.workspace_files.check_path` accepts it; it counts bytes.
+# A relative path, as `tasks.workspace_files.check_path` accepts it; it counts bytes.
 _NAME: Final = r"(?!\.{1,2}(?:/|$))[^\u0000/]{1,255}"
 _PATH: Final = rf"{_NAME}(?:/{_NAME}){{0,99}}"
 FilePath = Annotated[

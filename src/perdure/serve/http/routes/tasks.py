@@ -7,7 +7,6 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, to_builtins
 from msgspec.structs import asdict
 from starlette.responses import Response
 
-from perdure.core.tasks.record import KINDS
 from perdure.runtime.agents.delegation import check_launch
 from perdure.runtime.sessions.message_content import store_content
 from perdure.runtime.sessions.task_lists import MAX_PAGE, STATUSES
@@ -17,6 +16,7 @@ from perdure.serve.http.parameters import ACCEPT, KEY
 from perdure.serve.http.responses import decode_body, json_response
 from perdure.serve.http.sse import EventStreamResponse, is_stream_requested, item_frames
 from perdure.serve.http.table import INVALID_REQUEST, EventStream, Route, tagged, value_or_none
+from perdure.tasks.model.record import KINDS
 from perdure.views.task_bodies import (
     AgentBody,
     LaunchBody,

@@ -24,13 +24,13 @@ from perdure.runtime.diagnosis.tasks import waiting_row, waiting_text
 from perdure.runtime.sessions.background import WaitingCaller
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
-from perdure.runtime.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.serve.mcp.calls.forms import Form
 from perdure.serve.mcp.calls.inputs import Answers, Inputs, input_requests
 from perdure.serve.mcp.results import call_result, protocol_error
 from perdure.serve.mcp.tasks_extension import Context, check_elicitation, may_elicit
 from perdure.serve.mcp.toolbox import Json, LongAnswer, McpOptions, McpTool, ToolAnswer, WaitTime
 from perdure.serve.mcp.work import WaitLimits, Works, WorkState, cancel_at, wait_in_steps
+from perdure.tasks.handles import CallHandle, CallHandles, WorkRef
 from perdure.views.task_bodies import MAX_TIMEOUT_MS
 
 PROGRESS_S: Final = 5.0

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from perdure.runtime.tasks.entries import get_task
-from perdure.runtime.tasks.handles import WorkRef
-from perdure.runtime.tasks.values import TaskRef
-from perdure.runtime.tasks.verbs import TaskVerbs
 from perdure.serve.mcp.resources import task_uri
 from perdure.serve.mcp.specification import execution_fields, specified, task_answer, task_fields
 from perdure.serve.mcp.toolbox import LIST_LIMIT, Link, LongAnswer, McpCall, Run, ToolAnswer
+from perdure.tasks.entries import get_task
+from perdure.tasks.handles import WorkRef
+from perdure.tasks.values import TaskRef
+from perdure.tasks.verbs import TaskVerbs
 from perdure.views.base import iso
 from perdure.views.tasks import SandboxTask
 

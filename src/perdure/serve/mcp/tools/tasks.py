@@ -7,7 +7,6 @@ the first call.
 from typing import Any, Final
 
 from perdure.core.roles import Permit
-from perdure.core.tasks.status import Status
 from perdure.serve.mcp.toolbox import (
     FILLED_TEXT,
     PAGE,
@@ -20,6 +19,7 @@ from perdure.serve.mcp.toolbox import (
     ToolAnswer,
     changes,
 )
+from perdure.tasks.model.status import Status
 
 ALIASES: Final = {"stop_task": "cancel_task"}
 

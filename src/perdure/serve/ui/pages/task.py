@@ -6,11 +6,11 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from perdure.core.roles import Permit
-from perdure.core.tasks.locks import is_lock_of
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.serve.ui.pages.tasks import task_row, task_url, task_verbs
 from perdure.serve.ui.view import PageView
+from perdure.tasks.model.locks import is_lock_of
 from perdure.views.base import View
 
 LOG_LINES: Final = 100

@@ -1,0 +1,1 @@
+"""The classes of the specification, on the tasks of an open runtime."""
