@@ -6,19 +6,33 @@ from typing import Any, Literal, assert_type
 
 from perdure import (
     Agent,
+    Approval,
+    BackgroundTask,
     Context,
     Delta,
     Event,
     File,
     PendingCall,
+    Principal,
     Result,
     Runtime,
     Session,
     Tool,
     tool,
 )
+from perdure.client import Client
+from perdure.options import Budget, DecisionInput, Permissions, RecoveryOptions, WebhookTarget
+from perdure.runtime.models import Answer as Response
 from perdure.testing import ScriptedModel
-from perdure.views.calls import DecidedCall
+from perdure.views import (
+    AgentOutcome,
+    DecidedCall,
+    Permission,
+    RecoveryReport,
+    SandboxTask,
+    Usage,
+    replace,
+)
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,121 @@ async def decisions_return_the_call(rt: Runtime) -> None:
         assert_type(await rt.submit_result(call.id, "done"), DecidedCall)
         assert_type(await rt.submit_error(call.id, "failed"), DecidedCall)
         assert_type(await rt.cancel_call(call.id), DecidedCall)
+
+
+async def decisions_have_one_shape(rt: Runtime, client: Client, call: PendingCall) -> None:
+    """A call or its id, and a word or an object: in a runtime, a client and a run."""
+    edit: DecisionInput = {"decision": "edit", "args": {"cents": 1}, "note": "less"}
+    assert_type(await rt.decide({call: "approve", "p_2": edit}, by="ann"), list[DecidedCall])
+    assert_type(await client.decide({call.id: edit, "p_2": "deny"}), list[DecidedCall])
+    result = await rt.session("s").run(decisions={call: edit}, results={"p_3": "up"}, by="ann")
+    assert_type(result, Result[Any])
+    assert_type(await client.session("s").run(decisions={call.id: "approve"}), Result[Any])
+
+
+async def calls_have_verbs(rt: Runtime, client: Client) -> None:
+    """What settles a call is on the call; a call is taken wherever an id is."""
+    async for call in rt.session("s").pending():
+        assert_type(await call.approve(by="ann", args={"cents": 1}), DecidedCall)
+        assert_type(await call.deny(by="ann", reason="no"), DecidedCall)
+        assert_type(await call.respond("yes", by="ann"), DecidedCall)
+        assert_type(await call.submit_result("done"), DecidedCall)
+        assert_type(await call.submit_error("failed"), DecidedCall)
+        assert_type(await call.cancel(), DecidedCall)
+        assert_type(await rt.cancel_call(call), DecidedCall)
+        assert_type(replace(call, tool="other"), PendingCall)
+    async for call in client.session("s").pending():
+        assert_type(await call.approve(), DecidedCall)
+        assert_type(await client.cancel_call(call), DecidedCall)
+
+
+def people_act_by_name(rt: Runtime) -> None:
+    """`by` is left out where a runtime or client acts as somebody."""
+    assert_type(rt.acting_as(Principal("ann", "approver"), via="slack"), Runtime)
+    assert_type(Client("https://agents.example", "token", by="ann"), Client)
+
+
+async def background_tasks_have_verbs(owner: Runtime | Client) -> None:
+    """A background agent is a snapshot with verbs, of a runtime or a client."""
+    assert_type(await owner.spawn("plain", "Go"), BackgroundTask)
+    async for task in owner.background_tasks(parent="s"):
+        assert_type(await task.get(), BackgroundTask)
+        assert_type(await task.output(block=True, timeout="1m"), AgentOutcome)
+        assert_type(await task.resume("More"), AgentOutcome)
+        assert_type(await task.cancel(reason="enough"), BackgroundTask)
+    assert_type(await owner.background_task("bg_1"), BackgroundTask)
+    assert_type(await owner.sandbox_tasks.create({"name": "x"}, exist_ok=True), SandboxTask)
+
+
+async def agents_run_alone() -> None:
+    """An agent runs without a runtime of the program."""
+    assert_type(await typed.run("Where?", deps=1, timeout="1m"), Result[Answer])
+    assert_type(plain.run_sync("Hello"), Result[str])
+
+
+async def tools_reach_their_surroundings(ctx: Context[str]) -> None:
+    """A tool has the runtime and the task of its session."""
+    assert_type(ctx.runtime, Runtime)
+    assert_type(await ctx.task(), SandboxTask)
+
+
+@tool(requires_approval=Approval(by=["lead"], votes=2, allow=["approve", "deny"], timeout="7d"))
+def pay(cents: int) -> str:
+    """Pay."""
+    return str(cents)
+
+
+def is_large(ctx: Context[Any]) -> bool:
+    """Predicate of an approval."""
+    return bool(ctx.args["cents"] > 100)
+
+
+@tool(
+    requires_approval=Approval(when=is_large, not_by_starter=True), approval_prompt="Pay {input}?"
+)
+def pay_more(cents: int) -> str:
+    """Pay more."""
+    return str(cents)
+
+
+budget: Budget = {"turns": 5, "cost": 0.5}
+permissions: Permissions = {"deny": ["shell:cmd=rm*"], "ask": ["pay"]}
+optioned = Agent(
+    "optioned",
+    model=ScriptedModel([]),
+    budget=budget,
+    permissions=permissions,
+    compaction={"at": 0.5, "keep": 3},
+    background={"resume_ended": True},
+)
+receiver: WebhookTarget = {"url": "https://ci.example", "on": ["failed"]}
+recovery: RecoveryOptions = {"running": "fail", "poison_after": 3}
+Runtime(
+    "memory:",
+    recovery=recovery,
+    webhooks=[receiver],
+    telemetry={"content": True},
+    prices={"acme:x": {"input": 1, "output": 2}},
+    tasks={"root": "./tasks", "network": {"allow": ["example.com"]}, "limits": {"memory": "1GiB"}},
+)
+
+
+async def reports_are_views(rt: Runtime, session: Session[Answer]) -> None:
+    """What recovery, permissions and usage return are views."""
+    assert_type(await rt.recover(), RecoveryReport)
+    assert_type(await session.permissions(), list[Permission])
+    result = await session.get()
+    assert_type(result.usage, Usage)
+    assert_type(result.usage.input_tokens, int | float)
+    assert_type(
+        result.stop_reason,
+        Literal["max_tokens", "context_window", "refusal", "pause_turn"] | None,
+    )
+
+
+def models_report_usage(text: str) -> Response:
+    """A model puts a Usage into its response."""
+    return Response(text=text, usage=Usage(input_tokens=3, output_tokens=5))
 
 
 async def lists_and_streams(rt: Runtime) -> None:

@@ -77,7 +77,7 @@ from perdure.tasks.service import Tasks, task_options
 from perdure.tasks.session_shell import SessionShell
 from perdure.tasks.verbs import TaskVerbs
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall
-from perdure.views.decisions import CallKey, Choice, decision_items
+from perdure.views.decisions import Decisions, decision_items
 from perdure.views.events import Event
 from perdure.views.health import (
     AgentInfo,
@@ -512,9 +512,7 @@ class Runtime:
         """
         return await self._verbs.calls.respond(call, output, by=by)
 
-    async def decide(
-        self, decisions: Mapping[CallKey, Choice], *, by: str | None = None
-    ) -> list[DecidedCall]:
+    async def decide(self, decisions: Decisions, *, by: str | None = None) -> list[DecidedCall]:
         """Decide about several calls in one commit: about all of them, or about none.
 
         Each call, or its id, has `"approve"` or `"deny"`, or the fields of a decision:

@@ -24,7 +24,7 @@ async def run_alone(
     timeout: Duration | None = None,  # noqa: ASYNC109 - ends the run, and never raises
 ) -> Result[T]:
     """Run an agent once and return the result; a run that `timeout` ends is cancelled."""
-    async with Runtime("memory:", agents=[agent], deps=deps) as rt:
+    async with _unwatched(Runtime("memory:", agents=[agent], deps=deps)) as rt:
         session = rt.session(agent=agent)
         result = await session.run(message, timeout=timeout)
         if result.state == "running":
@@ -49,6 +49,15 @@ def run_alone_sync(
         code="LOOP_RUNNING",
         hint="write: result = await agent.run(…)",
     )
+
+
+def _unwatched(rt: Runtime) -> Runtime:
+    """Return a runtime, not open yet, without the thread that reports blocks of the event loop.
+
+    Its one session would be the only one that they delay.
+    """
+    rt._service.drives.background.is_watched = False  # noqa: SLF001 - same package
+    return rt
 
 
 def _with_hint(result: Result[T]) -> Result[T]:

@@ -9,7 +9,7 @@ import msgspec
 from perdure.client.connection import TenantConnection, page_path, url_path, without_none
 from perdure.views.base import bind, view_as
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall, PendingPage, call_id
-from perdure.views.decisions import CallKey, Choice, decision_items
+from perdure.views.decisions import Decisions, decision_items
 from perdure.views.sessions import DecidedCalls, PausedState, Result, SubmittedResult
 
 Json = dict[str, Any]
@@ -81,9 +81,7 @@ class RemoteCalls:
         options: Json = {"body": body, "repeatable": True}
         return self._bound_call(await self.tenant.read("POST", path, DecidedCall, **options))
 
-    async def decide(
-        self, decisions: Mapping[CallKey, Choice], *, by: str | None = None
-    ) -> list[DecidedCall]:
+    async def decide(self, decisions: Decisions, *, by: str | None = None) -> list[DecidedCall]:
         """Decide about several calls in one commit: about all of them, or about none."""
         items = [msgspec.to_builtins(item) for item in decision_items(decisions)]
         body = without_none({"decisions": items, "by": by or self.by})

@@ -15,7 +15,7 @@ from perdure.client.session import Json, RemoteSession, new_session_id
 from perdure.client.tasks import RemoteTasks
 from perdure.views import health
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall
-from perdure.views.decisions import CallKey, Choice
+from perdure.views.decisions import Decisions
 from perdure.views.events import Delta, Event
 from perdure.views.literals import PendingSort
 from perdure.views.sessions import Result, SessionPage, SessionSummary, SummaryPage
@@ -251,9 +251,7 @@ class Client:
         """Answer a question with any JSON, or give an output instead of running a call."""
         return await self._calls.respond(call, output, by=by)
 
-    async def decide(
-        self, decisions: Mapping[CallKey, Choice], *, by: str | None = None
-    ) -> list[DecidedCall]:
+    async def decide(self, decisions: Decisions, *, by: str | None = None) -> list[DecidedCall]:
         """Decide about several calls in one commit: about all of them, or about none.
 
         Each call, or its id, has `"approve"` or `"deny"`, or the fields of a decision:

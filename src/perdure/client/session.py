@@ -22,8 +22,8 @@ from perdure.errors import ModelError, NotFound, StoreError
 from perdure.views.calls import PendingCall
 from perdure.views.decisions import (
     RESULTS_EXAMPLE,
-    CallKey,
-    Choice,
+    Decisions,
+    Outputs,
     checked_calls,
     not_both,
 )
@@ -73,8 +73,8 @@ class RemoteSession:
         *,
         key: str | None = None,
         by: str | None = None,
-        results: Mapping[CallKey, Any] | None = None,
-        decisions: Mapping[CallKey, Choice] | None = None,
+        results: Outputs | None = None,
+        decisions: Decisions | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109 - bounds the caller's wait, not the run
     ) -> Result:
         """Send a message or settle calls, if there are any, and return the parked session.
@@ -106,8 +106,8 @@ class RemoteSession:
         *,
         key: str | None = None,
         by: str | None = None,
-        results: Mapping[CallKey, Any] | None = None,
-        decisions: Mapping[CallKey, Choice] | None = None,
+        results: Outputs | None = None,
+        decisions: Decisions | None = None,
     ) -> AsyncIterator[Item]:
         """Run, and yield events and deltas as they come, the session last.
 
@@ -136,8 +136,8 @@ class RemoteSession:
         message: Message | None,
         key: str | None,
         by: str | None,
-        results: Mapping[CallKey, Any] | None,
-        decisions: Mapping[CallKey, Choice] | None,
+        results: Outputs | None,
+        decisions: Decisions | None,
     ) -> None:
         """Settle the calls that a run settles first."""
         settles = bool(results or decisions)

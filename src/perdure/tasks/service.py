@@ -101,7 +101,8 @@ class Tasks:
         """Bring the files up to date that a process left behind when it died."""
         self._process.open()
         self.executions.open()
-        marker = await to_thread.run_sync(lambda: self.place.marker)
+        place = self.place
+        marker = None if place.root is None else await to_thread.run_sync(lambda: place.marker)
         if marker is None:
             return
         await to_thread.run_sync(self.mirror.empty_trash)

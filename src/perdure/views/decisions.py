@@ -1,14 +1,14 @@
 """Decisions as callers write them: for each call a word, or an object with its fields."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Required, TypedDict, TypeVar
+from typing import Any, Final, Required, TypedDict
 
 import msgspec
 from msgspec import structs
 
 from perdure.errors import Refused
 from perdure.views.bodies import ApproveItem, DecisionItem, DenyItem, EditItem, RespondItem
-from perdure.views.calls import CallOrID, PendingCall, call_id
+from perdure.views.calls import PendingCall, call_id
 from perdure.views.literals import DecisionKind
 
 
@@ -24,8 +24,10 @@ class DecisionInput(TypedDict, total=False):
     all_tools: bool
 
 
-CallKey = TypeVar("CallKey", bound=CallOrID)  # mappings are invariant in their keys
 Choice = DecisionKind | DecisionInput
+# By call or id, which may be mixed: for type checkers, mappings are invariant in their keys.
+Decisions = Mapping[Any, Choice]
+Outputs = Mapping[Any, Any]
 
 _ITEMS: Final[Mapping[str, Any]] = {
     "approve": ApproveItem,
@@ -37,7 +39,7 @@ RESULTS_EXAMPLE: Final = '{call: "the output"}'
 _EXAMPLE: Final = '{call: "approve"} or {"p_…": {"decision": "edit", "args": {…}}}'
 
 
-def decision_items(decisions: Mapping[CallKey, Choice]) -> list[DecisionItem]:
+def decision_items(decisions: Decisions) -> list[DecisionItem]:
     """Return decisions by call as a list. Raises Refused."""
     choices = checked_calls("decisions", decisions, _EXAMPLE)
     return [_item(call_id(call), choice) for call, choice in choices.items()]

@@ -35,6 +35,7 @@ class EngineTask:
     def __init__(self, resources: Resources, heartbeat: Work, drain: Work, cancel: Work) -> None:
         self.feed = FeedReader(resources.store, resources.cache)
         self.is_running = False
+        self.is_watched = host.is_loop_watched()
         self.is_closing = True  # or closed, or not open yet
         self._bus = resources.bus
         self._watchdog = Watchdog()
@@ -65,7 +66,7 @@ class EngineTask:
             raise StoreError("the runtime's background task has failed")
         self.is_running = True
         contain_tasks(asyncio.get_running_loop())
-        if host.is_loop_watched():
+        if self.is_watched:
             self._watchdog.start()
         for loop in (self._read_feed, self._heartbeat, self._exchange_deltas):
             self._spawn(loop)

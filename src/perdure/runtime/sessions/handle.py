@@ -27,7 +27,7 @@ from perdure.runtime.streaming import DeltaChunk, DeltaReader
 from perdure.store.base import Unavailable, Unknown
 from perdure.views.bodies import CancelBody, CompactBody, ForkBody
 from perdure.views.calls import PendingCall
-from perdure.views.decisions import CallKey, Choice, not_both
+from perdure.views.decisions import Decisions, Outputs, not_both
 from perdure.views.events import Delta, Event
 from perdure.views.sessions import DeletedSession, MessageList, PausedState, Permission, Result
 from perdure.views.values import Content, Duration, parse_duration
@@ -175,8 +175,8 @@ class Session(Generic[T_co]):
         *,
         key: str | None = None,
         by: str | None = None,
-        results: Mapping[CallKey, Any] | None = None,
-        decisions: Mapping[CallKey, Choice] | None = None,
+        results: Outputs | None = None,
+        decisions: Decisions | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109 - limits the waiting, not the run
     ) -> Result[T_co]:
         """Send a message or settle calls, if there are any, and follow the session until it parks.
@@ -331,8 +331,8 @@ class Session(Generic[T_co]):
         *,
         key: str | None = None,
         by: str | None = None,
-        results: Mapping[CallKey, Any] | None = None,
-        decisions: Mapping[CallKey, Choice] | None = None,
+        results: Outputs | None = None,
+        decisions: Decisions | None = None,
     ) -> AsyncIterator[Event | Delta | Result[T_co]]:
         """Yield events and deltas of a `run` as they come, then its Result.
 

@@ -28,8 +28,8 @@ from perdure.views.bodies import CallbackBody, DecisionItem, ResultIn
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall, call_id
 from perdure.views.decisions import (
     RESULTS_EXAMPLE,
-    CallKey,
-    Choice,
+    Decisions,
+    Outputs,
     checked_calls,
     decision_items,
 )
@@ -162,8 +162,8 @@ class CallVerbs:
 
     def commands(
         self,
-        results: Mapping[CallKey, Any] | None,
-        decisions: Mapping[CallKey, Choice] | None,
+        results: Outputs | None,
+        decisions: Decisions | None,
         by: str | None,
     ) -> dict[str, Command]:
         """Return the commands of calls that a run settles first, by pending id. Raises Refused."""
