@@ -1,5 +1,6 @@
 """What a configuration names as module:name: found, or told why not."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_a_namesake_from_another_directory_does_not_answer(folder: Path) -> None
     assert load_object("shop_of_tests:deps", folder / "one") == "one"
     assert load_object("shop_of_tests:deps", folder / "two") == "two"
     assert load_object("shop_of_tests:deps", folder / "one") == "one"
+
+
+def test_a_folder_that_a_test_runner_has_imported_as_a_package_does_not_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest with `--import-mode=importlib` does so with the project of `perdure init`"""
+    (folder / "shop_of_tests").mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    package = importlib.import_module("shop_of_tests")
+    assert package.__file__ is None
+    module(folder / "shop_of_tests", "deps = 7")
+    assert load_object("shop_of_tests:deps", folder / "shop_of_tests") == 7
 
 
 def test_the_same_module_is_imported_once(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.damage.cases import WAYS, Case, Databases, SqliteFiles, Way, cases, run, run_cases
 from tests.damage.exports import EXPORT_DAMAGES, run_exports
 from tests.damage.scenes import SCENES, Ledger, Scene, judge, settle
-from tests.support.damage import POSTGRES_DAMAGES, SQLITE_DAMAGES, Damage
+from tests.support.damage import POSTGRES_CASES, SQLITE_CASES, SQLITE_DAMAGES, Damage
 
 EVERY_SQLITE = 7  # in make test: one in so many, in the order of the table
 EVERY_POSTGRES = 36  # as many as there are scenes and ways: each kind once
@@ -31,7 +31,7 @@ def test_nothing_is_paid_twice_or_without_a_decision_after_damage_to_a_sqlite_fi
     files: SqliteFiles, tmp_path: Path, scene: Scene, way: Way
 ) -> None:
     """G3, G7, G9"""
-    chosen = part(cases(SQLITE_DAMAGES, scene, way), EVERY_SQLITE, scene, way)
+    chosen = part(cases(SQLITE_CASES, scene, way), EVERY_SQLITE, scene, way)
     number, faults = run_cases(files, chosen, tmp_path)
     assert number
     assert not faults, "\n".join(faults)
@@ -42,7 +42,7 @@ def test_nothing_is_paid_twice_or_without_a_decision_after_damage_to_rows_of_pos
     databases: Databases, tmp_path: Path, scene: Scene, way: Way
 ) -> None:
     """G3, G7, G9"""
-    chosen = part(cases(POSTGRES_DAMAGES, scene, way), EVERY_POSTGRES, scene, way)
+    chosen = part(cases(POSTGRES_CASES, scene, way), EVERY_POSTGRES, scene, way)
     number, faults = run_cases(databases, chosen, tmp_path)
     assert number
     assert not faults, "\n".join(faults)
@@ -64,8 +64,8 @@ def test_all_kinds_of_damage_to_a_sqlite_file(
     files: SqliteFiles, tmp_path: Path, scene: Scene, way: Way
 ) -> None:
     """G3, G7, G9"""
-    assert len(SQLITE_DAMAGES) >= 39
-    _, faults = run_cases(files, cases(SQLITE_DAMAGES, scene, way), tmp_path)
+    assert len(SQLITE_CASES) >= 39
+    _, faults = run_cases(files, cases(SQLITE_CASES, scene, way), tmp_path)
     assert not faults, "\n".join(faults)
 
 
@@ -75,7 +75,7 @@ def test_all_kinds_of_damage_to_rows_of_postgres(
     databases: Databases, tmp_path: Path, scene: Scene, way: Way
 ) -> None:
     """G3, G7, G9"""
-    _, faults = run_cases(databases, cases(POSTGRES_DAMAGES, scene, way), tmp_path)
+    _, faults = run_cases(databases, cases(POSTGRES_CASES, scene, way), tmp_path)
     assert not faults, "\n".join(faults)
 
 

@@ -1,5 +1,6 @@
 """One view of health: every damage is reported by doctor and has a way out that works."""
 
+import json
 import logging
 import os
 import sys
@@ -102,10 +103,13 @@ def _damage_of(findings: list[dict[str, Any]], session: str) -> list[tuple[str, 
     )
 
 
-def _check_reported(shop: DamageShop, codes: frozenset[str]) -> None:
+def _check_reported(shop: DamageShop, damage: Damage, codes: frozenset[str]) -> None:
     """Doctor reports the same damage for the store and for the session, and harms nobody."""
     (store_exit, store), (session_exit, session) = shop.findings(), shop.findings("v")
-    assert (store_exit, session_exit) == (CORRUPT, CORRUPT)
+    is_stray = damage.group == "strays"
+    assert store_exit == CORRUPT
+    assert session_exit == CORRUPT or (is_stray and not codes)
+    assert ("ORPHANED_ROWS" in {item["code"] for item in store}) == is_stray
     assert _damage_of(store, "v") == _damage_of(session, "v")
     assert {item["code"] for item in session} >= codes
     assert all(advice_of(item) for item in store + session)
@@ -138,7 +142,7 @@ def test_damaged_rows_of_sqlite_are_reported_and_fixed_by_the_commands_of_doctor
 ) -> None:
     """G3, S4.22: nothing that ran runs again."""
     shop = damaged_sqlite(damage)
-    _check_reported(shop, damage.codes)
+    _check_reported(shop, damage, damage.codes)
     _check_fixed(shop, damage)
 
 
@@ -149,8 +153,24 @@ def test_damaged_rows_of_postgresql_are_reported_and_fixed_by_the_commands_of_do
     """G3, S4.22: nothing that ran runs again."""
     shop = damaged_postgres(damage)
     codes = damage.codes if damage.postgres_codes is None else damage.postgres_codes
-    _check_reported(shop, codes)
+    _check_reported(shop, damage, codes)
     _check_fixed(shop, damage)
+
+
+def test_rows_that_belong_to_no_session_are_kept_in_a_file(
+    damaged_sqlite: DamagedShop, tmp_path: Path
+) -> None:
+    """G9: a dry run says so and moves nothing."""
+    name = "event at a stream that does not exist"
+    shop = damaged_sqlite(next(damage for damage in FIXED if damage.name == name))
+    text = "1 row of stream number 1002 cannot belong to any session"
+    assert text in shop.run("doctor", "--fix", "--dry-run").output
+    assert not list(tmp_path.glob("*.jsonl"))
+    assert f"{text}\n✓ moved them to " in shop.run("doctor", "--fix", "--yes").output
+    (moved,) = tmp_path.glob("shop.db.lost*.jsonl")
+    (row,) = [json.loads(line) for line in moved.read_text().splitlines()]
+    assert (row["table"], row["sid"], row["type"]) == ("record", 1002, "tool_result")
+    assert json.loads(row["data"])["result"] == "done"
 
 
 @pytest.mark.parametrize("damage", HARMLESS, ids=str)
@@ -171,7 +191,7 @@ def test_a_damaged_file_is_reported_and_replaced_by_a_backup_or_by_what_can_be_r
 ) -> None:
     """S4.22: nothing is written to such a file, and nothing that ran runs again."""
     shop = damaged_sqlite(damage)
-    _check_reported(shop, damage.codes)
+    _check_reported(shop, damage, damage.codes)
     for item in shop.findings()[1]:
         assert "--fix" not in advice_of(item)
         assert "restore a backup" in advice_of(item)

@@ -22,7 +22,7 @@ LOG = (
     *("assistant", "tool_call", "pending"),
 )
 
-Group = Literal["content", "events", "entries", "stream", "swapped", "pages"]
+Group = Literal["content", "events", "entries", "stream", "strays", "swapped", "pages"]
 WayOut = Literal["none", "fix", "copy"]  # no damage; `doctor --fix`; a backup, or export and import
 FileDamage = Callable[[Path], None]
 Execute = Callable[[str], Awaitable[object]]
@@ -527,6 +527,56 @@ STREAM = (
     ),
 )
 
+# Beside what the session has lost, doctor reports ORPHANED_ROWS of the store.
+STRAYS = (
+    _both(
+        "event at a stream that does not exist",
+        "strays",
+        _LOST,
+        "UPDATE record SET sid = sid + 1000 {of_v} AND type = 'tool_result'",
+    ),
+    _both(
+        "first event at a stream that does not exist",
+        "strays",
+        _LOST,
+        "UPDATE record SET sid = sid + 1000 {of_v} AND seq = 1",
+    ),
+    _both(
+        "entry of the session at a stream that does not exist",
+        "strays",
+        _NO_ENTRY,
+        "UPDATE entry SET sid = sid + 1000 {session_entry}",
+    ),
+    _both(
+        "entry of the open call at a stream that does not exist",
+        "strays",
+        _NO_ENTRY,
+        "UPDATE entry SET sid = sid + 1000 {pending_entry}",
+    ),
+    _both(
+        "number of the stream",
+        "strays",
+        _NO_STREAM,
+        "UPDATE stream SET sid = sid + 1000 WHERE id = '{v_id}'",
+    ),
+)
+
+# Of sessions with a message key, or a background agent.
+STRAYS_OF_SOME = (
+    _both(
+        "message key at a stream that does not exist",
+        "strays",
+        _NOTHING,
+        "UPDATE entry SET sid = sid + 1000 {of_v} AND kind = 'key'",
+    ),
+    _both(
+        "background agent at a stream that does not exist",
+        "strays",
+        _NOTHING,
+        "UPDATE entry SET sid = sid + 1000 WHERE kind = 'child'",
+    ),
+)
+
 SWAPPED = (
     _sqlite(
         "event moved from another session",
@@ -588,6 +638,9 @@ PAGES = (
     ),
 )
 
-DAMAGES: tuple[Damage, ...] = (*CONTENT, *EVENTS, *ENTRIES, *STREAM, *SWAPPED, *PAGES)
+DAMAGES: tuple[Damage, ...] = (*(*CONTENT, *EVENTS, *ENTRIES, *STREAM, *STRAYS, *SWAPPED, *PAGES),)
 SQLITE_DAMAGES = tuple(d for d in DAMAGES if d.sqlite is not None or d.file is not None)
 POSTGRES_DAMAGES = tuple(d for d in DAMAGES if d.postgres is not None)
+# A case of damage may be in a state in which a session has other entries than `damage_shop` has.
+SQLITE_CASES = (*SQLITE_DAMAGES, *STRAYS_OF_SOME)
+POSTGRES_CASES = (*POSTGRES_DAMAGES, *STRAYS_OF_SOME)

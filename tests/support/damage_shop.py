@@ -44,7 +44,7 @@ clerk = Agent("clerk", model=ScriptedModel(TURNS), tools=[pay, refund])
 rt = Runtime(STORE, agents=[clerk])
 '''
 SESSIONS = ("u", "v", "w")
-_FIX = re.compile(r"perdure doctor \S+ --fix")
+_FIX = re.compile(r"perdure doctor (\S+ )?--fix")
 _PROGRAM_FILE, _EFFECTS = "clerk.py", "effects.log"
 
 

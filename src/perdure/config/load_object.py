@@ -74,9 +74,17 @@ def _on_path(name: str, base_dir: Path) -> Iterator[None]:
 
 
 def _forget_namesake(top: str, file: Path | None) -> None:
-    """Unload a module of the same name that was imported from another directory."""
-    loaded = getattr(sys.modules.get(top), "__file__", None)
-    if file is None or loaded is None or (Path(loaded).exists() and file.samefile(loaded)):
+    """Unload a module of the same name that was imported from another directory.
+
+    A folder without code is one, too: a test runner may have imported the project's own folder.
+    """
+    if file is None or top not in sys.modules:
+        return
+    loaded = getattr(sys.modules[top], "__file__", None)
+    if loaded is None:
+        del sys.modules[top]  # and no module in it, which the test runner is running
+        return
+    if Path(loaded).exists() and file.samefile(loaded):
         return
     for name in [name for name in sys.modules if f"{name}.".startswith(f"{top}.")]:
         del sys.modules[name]

@@ -22,6 +22,7 @@ _DAMAGE: Final = frozenset(
         "EVENT_UNREADABLE",
         "MORE_DAMAGED",
         "ORPHANED_ENTRY",
+        "ORPHANED_ROWS",
         "STREAM_DAMAGED",
         "STREAM_MISSING",
         "TASK_DAMAGED",

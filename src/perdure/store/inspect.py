@@ -1,6 +1,6 @@
 """Read-only questions about a store that other processes may be using: sizes, damage, records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -165,6 +165,13 @@ class StoreInspector(Protocol):
         """Delete the entries with these kinds and keys that are not of the stream `number`."""
         ...
 
+    def move_rows(self, number: int, folder: Path) -> Path:
+        """Move everything that has the number of a stream to a new file, synced; return its path.
+
+        Nothing is moved if the row of the stream is sound. The file is as that of `save_original`.
+        """
+        ...
+
     def save_original(self, stream: str, folder: Path) -> Path:
         """Copy the stored records of a stream to a new file, synced, and return its path.
 
@@ -179,6 +186,19 @@ def unused_path(folder: Path, stem: str) -> Path:
     while (folder / f"{stem}-{number}.jsonl").exists():
         number += 1
     return folder / f"{stem}-{number}.jsonl"
+
+
+def row_line(table: str, row: Mapping[str, Any]) -> bytes:
+    """Return a row as a line of JSON; bytes that are not text become base64."""
+    values = {name: _as_text(value) for name, value in row.items()}
+    return msgspec.json.encode({"table": table, **values})
+
+
+def _as_text(value: Any) -> Any:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def record_line(record: StoredRecord) -> bytes:

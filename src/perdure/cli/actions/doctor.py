@@ -29,6 +29,7 @@ from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.rebuild import Rebuild, RebuiltSession, rebuild_session
 from perdure.runtime.doctor.restore import restore_rows
 from perdure.runtime.doctor.session import SessionCheckup
+from perdure.runtime.doctor.strays import is_stray, stray_finding, strays
 from perdure.runtime.doctor.tasks import TaskCheckup, sandbox_check
 from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import StoreInspector
@@ -41,6 +42,7 @@ def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
     """Check the whole store, with `fix` after rebuilding the sessions that need it."""
     terminal = Terminal(settings)
     if fix is not None:
+        fix.strays(settings)
         for session in fix.sessions(settings, session_streams(inspection(settings)[0])):
             terminal.print(_rebuilt_text(session))
     inspector, now = inspection(settings)
@@ -156,6 +158,20 @@ class Fix:
     dry_run: bool = False  # only say it
     yes: bool = False  # do not ask
 
+    def strays(self, settings: Settings) -> None:
+        """Move rows that belong to no session to files, after saying so."""
+        inspector, now = inspection(settings)
+        integrity, terminal = IntegrityCheckup(inspector, now), Terminal(settings)
+        if not integrity.may_write(list(integrity.damage())):
+            return
+        for stray in strays(inspector):
+            text, *_ = finding_lines(stray_finding(stray))
+            terminal.print(line(text))
+            if self.dry_run or not self._is_confirmed(settings, "Move them to a file?"):
+                continue
+            moved = inspector.move_rows(stray.number, user_folder(STATE_HOME) / "damaged")
+            terminal.print(f"✓ moved them to {line(str(moved))}")
+
     def sessions(self, settings: Settings, streams: list[str]) -> list[RebuiltSession]:
         """Open the store, which repairs torn writes, and rebuild the sessions that need it.
 
@@ -194,17 +210,23 @@ class Fix:
             return True
         for text in _rebuild_lines(rebuild):
             terminal.print(text)
-        if self.dry_run or self.yes or not sys.stdin.isatty():
+        if self.dry_run:
+            return True
+        return self._is_confirmed(settings, f"Rebuild {line(rebuild.session_id)}?")
+
+    def _is_confirmed(self, settings: Settings, question: str) -> bool:
+        """Ask at a terminal."""
+        if self.yes or settings.as_json or not sys.stdin.isatty():
             return True
         with asking():
-            return click.confirm(f"Rebuild {line(rebuild.session_id)}?", err=True)
+            return click.confirm(question, err=True)
 
 
 def _damaged(inspector: StoreInspector, streams: list[str], now: int) -> Iterator[SessionCheckup]:
     """Yield the sessions that are damaged, after cutting incomplete last lines of files."""
     for stream in streams:
         stream_inspection = inspector.stream(stream)
-        if stream_inspection is None:
+        if stream_inspection is None or is_stray(inspector, stream_inspection):
             continue
         checkup = SessionCheckup.create(stream_inspection, now)
         if checkup.is_torn and isinstance(inspector, FilesInspector):

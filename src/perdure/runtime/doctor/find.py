@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from perdure.core.session import naming as index
 from perdure.errors import Refused
 from perdure.runtime.doctor.rows import is_session, session_names
+from perdure.runtime.doctor.strays import is_stray
 from perdure.store.base import Entry
 from perdure.store.inspect import StoreInspector, StreamInspection, lost_number
 
@@ -40,7 +41,11 @@ def _inspect(
     inspector: StoreInspector, names: _Names, streams: Sequence[str]
 ) -> StreamInspection | None:
     """Return the stream that is this session's; by damaged names, others seem to be."""
-    inspections = [inspection for name in streams if (inspection := inspector.stream(name))]
+    inspections = [
+        inspection
+        for name in streams
+        if (inspection := inspector.stream(name)) and not is_stray(inspector, inspection)
+    ]
     own = (item for item in inspections if session_names(item, ())[:2] == names)
     return next(own, inspections[0] if inspections else None)
 
@@ -62,7 +67,8 @@ def _session_streams(inspector: StoreInspector) -> Iterator[tuple[_Names, str]]:
         names = index.parse_session_stream(stream)
         if names is None and lost_number(stream) is not None:
             inspection = inspector.stream(stream)
-            if inspection is not None and is_session(inspection):
+            is_stray_stream = inspection is not None and is_stray(inspector, inspection)
+            if inspection is not None and is_session(inspection) and not is_stray_stream:
                 names = session_names(inspection, ())[:2]
         if names is not None:
             yield names, stream

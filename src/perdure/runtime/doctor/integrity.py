@@ -20,6 +20,7 @@ from perdure.findings.steps import step
 from perdure.findings.texts import plural
 from perdure.runtime.doctor.rows import is_session
 from perdure.runtime.doctor.session import SessionCheckup
+from perdure.runtime.doctor.strays import is_stray, stray_finding
 from perdure.store.inspect import StoreInspector, StreamInspection
 from perdure.store.postgres.inspect import PostgresInspector
 from perdure.store.sqlite.inspect import SqliteInspector
@@ -41,7 +42,9 @@ class IntegrityCheckup:
         is_writable = self.may_write(damage)
 
         def check(stream: StreamInspection) -> None:
-            if is_session(stream):
+            if is_stray(self.inspector, stream):
+                findings.add([self._stray(stream, is_writable=is_writable)])
+            elif is_session(stream):
                 findings.add(self._session(stream, is_writable=is_writable))
             else:
                 findings.add(_other_stream(stream))
@@ -77,6 +80,12 @@ class IntegrityCheckup:
         if isinstance(self.inspector, PostgresInspector):
             return ""
         return "the file is sound, and " if self._is_sqlite else "every checksum is right, and "
+
+    def _stray(self, stream: StreamInspection, *, is_writable: bool) -> Finding:
+        finding = stray_finding(stream)
+        if is_writable:
+            return finding
+        return unrepairable(finding.code, finding.text, subject=finding.subject)
 
     def _session(self, stream: StreamInspection, *, is_writable: bool) -> Iterator[Finding]:
         """Yield those findings of `doctor SESSION` that concern the store, with its name."""

@@ -39,11 +39,11 @@ def session_names(stream: StreamInspection, log: Sequence[StampedEvent]) -> Sess
     queue = queues.DEFAULT
     if stream.kind.startswith(_KIND):
         queue = index.parse_stream_kind(stream.kind)[1]
-    names = _entry_names(stream) or own or ("", f"lost-{stream.number}")
+    names = owner_by_entries(stream) or own or ("", f"lost-{stream.number}")
     return SessionNames(*names, _agent(stream, log), queue)
 
 
-def _entry_names(stream: StreamInspection) -> tuple[str, str] | None:
+def owner_by_entries(stream: StreamInspection) -> tuple[str, str] | None:
     """Return tenant and session by the key of its entry, or by one of its calls."""
     for kind, key, _, _ in stream.entries:
         if kind == "session":

@@ -126,6 +126,10 @@ class FilesInspector:
     def remove_entries(self, keys: Sequence[tuple[str, str]], number: int) -> None:
         """Do nothing: for the same reason no entry is at another stream than its own."""
 
+    def move_rows(self, number: int, folder: Path) -> Path:  # noqa: ARG002 - see `remove_entries`
+        """Do nothing: no row is without its stream."""
+        return folder
+
     def _inspection(self, tables: Tables, stream: str, row: StreamRow) -> StreamInspection:
         return StreamInspection(
             stream,

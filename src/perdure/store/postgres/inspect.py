@@ -28,6 +28,7 @@ from perdure.store.postgres.sql import pack_text, statement, unpack_text
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.postgres.stored_streams import (
     each_stream,
+    move_rows,
     named_stream,
     restore_stream,
     stream_names,
@@ -150,6 +151,13 @@ class PostgresInspector:
             lambda connection: connection.fetch(statement("remove_entries"), *columns, number),
             begin=_BEGIN_WRITE,
         )
+
+    def move_rows(self, number: int, folder: Path) -> Path:
+        """Move everything that has the number of a stream to a new file in a folder."""
+        make_folder(folder)
+        target = unused_path(folder, f"{file_name(lost_stream(number))}.damaged")
+        self._query(lambda connection: move_rows(connection, number, target), begin=_BEGIN_WRITE)
+        return target
 
     def save_original(self, stream: str, folder: Path) -> Path:
         """Write the stored records of a stream to a new file in a folder."""

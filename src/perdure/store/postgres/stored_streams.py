@@ -5,6 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final
 
 from perdure.store.inspect import (
@@ -14,10 +15,12 @@ from perdure.store.inspect import (
     StreamInspection,
     lost_number,
     lost_stream,
+    row_line,
 )
 from perdure.store.postgres.connection import AsyncpgConnection
 from perdure.store.postgres.sql import pack_text, statement, unpack_text
 from perdure.store.shared.damage import MOST_LOST, stated_head
+from perdure.store.shared.line_files import append_lines
 
 _MOST_RECORDS: Final = 2_000  # that are read at once, unless a single stream has more
 _MOST_STREAMS: Final = 200
@@ -64,6 +67,19 @@ async def restore_stream(connection: AsyncpgConnection, row: RestoredStream) -> 
     names = pack_text(row.stream), pack_text(row.kind)
     values = (row.number, *names, row.head, row.epoch, row.due)
     await connection.fetch(statement("restore_stream"), *values)
+
+
+async def move_rows(connection: AsyncpgConnection, number: int, target: Path) -> None:
+    """Move the rows of a stream to a file, unless its own row is sound; inside a transaction."""
+    await connection.fetch(statement("restore_lock"), number)
+    (present,) = await _inspect(connection, [number])
+    if present.row == "sound":
+        return
+    lines: list[bytes] = []
+    for table in ("lease", "record", "entry", "stream"):
+        rows = await connection.fetch(statement(f"move_{table}"), number)
+        lines += [row_line(table, dict(row)) for row in rows]
+    append_lines(target, lines, sync=True)
 
 
 def _batches(rows: _Rows) -> Iterator[list[int]]:

@@ -37,7 +37,7 @@ from perdure.store.sqlite.open import (
     rate_file_system,
 )
 from perdure.store.sqlite.reads import ANY, entry_from_row
-from perdure.store.sqlite.restore import remove_entries, restore_stream
+from perdure.store.sqlite.restore import move_rows, remove_entries, restore_stream
 from perdure.store.sqlite.salvage import Salvage, stored_record
 from perdure.store.sqlite.store import SqliteStore
 
@@ -223,6 +223,13 @@ class SqliteInspector:
     def remove_entries(self, keys: Sequence[tuple[str, str]], number: int) -> None:
         """Delete the entries with these kinds and keys that are not of the stream `number`."""
         remove_entries(self.path, keys, number)
+
+    def move_rows(self, number: int, folder: Path) -> Path:  # noqa: ARG002 - it has its own
+        """Move everything that has the number of a stream to a new file beside the database."""
+        stem = f"{self.path.name}.{file_name(lost_stream(number))}.damaged"
+        target = unused_path(self.path.parent, stem)
+        move_rows(self.path, number, target)
+        return target
 
     def save_original(self, stream: str, folder: Path) -> Path:  # noqa: ARG002 - it has its own
         """Write the stored records of a stream to a new file beside the database."""

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from perdure.store.base import Unavailable
-from perdure.store.inspect import RestoredStream
+from perdure.store.inspect import RestoredStream, row_line
 from perdure.store.shared.file_lock import WriteLock
+from perdure.store.shared.line_files import append_lines
 from perdure.store.sqlite.checksums import any_text, load_row, stream_checksum
 from perdure.store.sqlite.open import (
     BUSY_S,
@@ -26,6 +27,7 @@ _RESTORE: Final = """
         holder = NULL, due = excluded.due, tries = 0, gone = 0, crc = excluded.crc
 """
 
+_TABLES: Final = ("stream", "record", "entry")  # with the number of a stream
 _REMOVE_ENTRY: Final = "DELETE FROM entry WHERE kind = ? AND key = ? AND sid <> ?"
 
 
@@ -43,6 +45,22 @@ def remove_entries(path: Path, keys: Sequence[tuple[str, str]], number: int) -> 
     """Delete the entries with these kinds and keys that are not of a stream. Raises StoreError."""
     with _writing(path) as connection:
         connection.executemany(_REMOVE_ENTRY, [(kind, key, number) for kind, key in keys])
+
+
+def move_rows(path: Path, number: int, target: Path) -> None:
+    """Move the rows of a stream to a file, unless its own row is sound. Raises StoreError."""
+    with _writing(path) as connection:
+        present = load_row(connection, number)
+        if present is not None and present.is_usable:
+            return
+        lines: list[bytes] = []
+        for table in _TABLES:
+            rows = connection.execute(f"SELECT * FROM {table} WHERE sid = ?", (number,))  # noqa: S608 - ours
+            columns = [column for column, *_ in rows.description]
+            lines += [row_line(table, dict(zip(columns, row, strict=True))) for row in rows]
+        append_lines(target, lines, sync=True)
+        for table in _TABLES:
+            connection.execute(f"DELETE FROM {table} WHERE sid = ?", (number,))  # noqa: S608 - ours
 
 
 @contextmanager

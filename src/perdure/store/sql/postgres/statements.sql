@@ -400,6 +400,19 @@ ON CONFLICT (sid) DO UPDATE
 SET id = excluded.id, kind = excluded.kind, head = excluded.head, epoch = excluded.epoch,
     holder = NULL, due = excluded.due, tries = 0, gone = false, checksum = excluded.checksum;
 
+-- move_lease --
+-- Everything that has the number of a stream is deleted once it is in a file.
+DELETE FROM lease WHERE sid = $1 RETURNING *;
+
+-- move_record --
+DELETE FROM record WHERE sid = $1 RETURNING *;
+
+-- move_entry --
+DELETE FROM entry WHERE sid = $1 RETURNING *;
+
+-- move_stream --
+DELETE FROM stream WHERE sid = $1 RETURNING *;
+
 -- remove_entries --
 DELETE FROM entry e USING unnest($1::text[], $2::text[]) AS item (kind, key)
 WHERE e.kind = item.kind AND e.key = item.key AND e.sid <> $3::bigint;
