@@ -401,6 +401,30 @@ ENTRIES = (
         _NO_ENTRY,
         "DELETE FROM entry {pending_entry}",
     ),
+    _both(
+        "entry of the open call in no list",
+        "entries",
+        _ENTRY,
+        "UPDATE entry SET listing = NULL {pending_entry}",
+    ),
+    _both(
+        "entry of the open call in another list",
+        "entries",
+        _ENTRY,
+        "UPDATE entry SET listing = 'open/nonsense' {pending_entry}",
+    ),
+    _sqlite(
+        "place of the entry of the open call that is not a number",
+        "entries",
+        _ENTRY,
+        "UPDATE entry SET at = 'soon' {pending_entry}",
+    ),
+    _both(
+        "entry of the session in no list",
+        "entries",
+        _ENTRY,
+        "UPDATE entry SET listing = NULL {session_entry}",
+    ),
     _both("entries of the session deleted", "entries", _NO_ENTRY, "DELETE FROM entry {of_v}"),
     _both("all entries deleted", "entries", _NO_ENTRY, "DELETE FROM entry"),
 )

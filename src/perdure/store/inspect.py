@@ -11,6 +11,7 @@ from perdure.store.base import Entry
 
 _LOST: Final = "lost/"  # begins the name of a stream whose own name is lost
 
+EntryKey = tuple[str, str]  # kind and key
 RowHealth = Literal["sound", "damaged", "missing"]
 
 
@@ -93,6 +94,7 @@ class StreamInspection:
     records: tuple[StoredRecord, ...] = ()
     remarks: tuple[Remark, ...] = ()
     entries: tuple[tuple[str, str, int, Any], ...] = ()  # kind, key, version, data
+    listings: Mapping[EntryKey, Any] = field(default_factory=dict)  # {}: the store tells none
     number: int = 0  # of its row; 0: the store has no such numbers
     due: int | None = None
     row: RowHealth = "sound"

@@ -26,6 +26,8 @@ from perdure.findings.severities import (
 )
 from perdure.findings.steps import session_step, step
 from perdure.runtime.doctor.rows import session_names
+from perdure.runtime.records.entries import pending_listing
+from perdure.runtime.records.listings import SESSIONS
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.transfer.readable import (
     ReadableLog,
@@ -33,6 +35,7 @@ from perdure.runtime.transfer.readable import (
     read_readable,
     session_record_of,
 )
+from perdure.store.base import UNLISTED
 from perdure.store.inspect import StreamInspection
 from perdure.store.shared.damage import DAMAGED
 from perdure.tasks.model.record import BACKGROUND, newest_first_key
@@ -213,7 +216,8 @@ class SessionCheckup:
     # --- open calls -----------------------------------------------------------------------------
 
     def _entries(self) -> Findings:
-        findings = [*self._unreadable_entries(), *self._unmatched(), *self._unlisted()]
+        findings = [*self._unreadable_entries(), *self._unmatched()]
+        findings += [*self._unlisted(), *self._misplaced()]
         yield from findings
         if not findings:
             text = f"calls: {len(self.open_calls())} open, each can be settled"
@@ -275,6 +279,15 @@ class SessionCheckup:
                 text = f"the background agent {task.id} is not listed: its entry is missing"
                 yield self._damage("ENTRY_MISSING", text, "creates it again")
 
+    def _misplaced(self) -> Findings:
+        """Yield entries that are in another list than what they say, so that no list shows them."""
+        for kind, key, _, data in self.stream.entries:
+            expected = _listing_of(kind, data)
+            listing = self.stream.listings.get((kind, key), UNLISTED)
+            if expected is not None and listing not in (expected, UNLISTED):
+                text = f"the {kind} entry {key} is not listed: its place in the list is damaged"
+                yield self._damage("ENTRY_UNREADABLE", text, "creates it again")
+
     def _intents(self) -> Findings:
         names = self.names
         steps = [session_step("continue", "resume", names.session_id, names.tenant)]
@@ -308,6 +321,14 @@ class SessionCheckup:
                 text = f"event {seq} is the result of {event.tool_call_id}, which was never called"
                 note = "it is not sent to a model"
                 yield warning("ORPHANED_RESULT", text, note, subject=self.names.session_id)
+
+
+def _listing_of(kind: str, data: Any) -> str | None:
+    """Return the list that an entry says it is in; None if it cannot be read, or is in none."""
+    if kind == "session" and decode_or_none(index.decode, data) is not None:
+        return SESSIONS
+    record = decode_or_none(pending.decode, data) if kind == "pending" else None
+    return None if record is None else pending_listing(record)
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -177,11 +177,16 @@ def _updated(record: SessionRecord, changes: Mapping[str, Any]) -> SessionRecord
 def pending_put(record: PendingRecord, expect: int, stream: str) -> Put:
     """Return the put of a pending call's entry."""
     state = "open" if record.is_open else str(record.status)
-    listing, at = open_listing(record.kind), record.time.created
+    at = record.time.created
     if not record.is_open:
-        listing, at = SETTLED, record.time.completed or at
-    data = pending.encode(record)
+        at = record.time.completed or at
+    data, listing = pending.encode(record), pending_listing(record)
     return Put("pending", record.id, expect, stream, state, record.due, data, listing, at)
+
+
+def pending_listing(record: PendingRecord) -> str:
+    """Return the listing of a pending call's entry."""
+    return open_listing(record.kind) if record.is_open else SETTLED
 
 
 @contextmanager

@@ -119,7 +119,11 @@ def _inspection(number: int, row: Any, log: _Rows, entries: _Rows) -> StreamInsp
         last,
         *(0, False, None, None),
         records,
-        entries=tuple((unpack_text(k), unpack_text(key), v, d) for _, k, key, v, d in entries),
+        entries=tuple((unpack_text(k), unpack_text(key), v, d) for _, k, key, v, d, _ in entries),
+        listings={
+            (unpack_text(kind), unpack_text(key)): listing
+            for _, kind, key, _, _, listing in entries
+        },
         number=number,
         row="missing",
     )

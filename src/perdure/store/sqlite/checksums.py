@@ -11,6 +11,7 @@ from msgspec import structs
 
 from perdure.store.base import Entry
 from perdure.store.shared.damage import DAMAGED, MOST_LOST
+from perdure.store.shared.paging import LAST_DUE
 
 _FIRST_SCHEMA: Final = 3  # with the column `crc`
 _LISTINGS_SCHEMA: Final = 5  # with the columns `listing` and `at`
@@ -108,11 +109,22 @@ def any_text(data: bytes) -> str:
 def checked_entry(entry: Entry, sid: int, crc: int | None) -> Entry:
     """Return the entry if its checksum is right; else without its data.
 
-    Then a list can name it among the others, and a put can replace it.
+    The checksum leaves out its place in a list.
     """
-    if crc is None or crc == entry_checksum(entry, sid):
+    is_placed = isinstance(entry.at, int | None)
+    if is_placed and (crc is None or crc == entry_checksum(entry, sid)):
         return entry
-    return structs.replace(entry, data=DAMAGED)
+    return without_data(entry)
+
+
+def without_data(entry: Entry) -> Entry:
+    """Return a damaged entry so that a list can name it among the others, and a put replace it.
+
+    Where numbers are ordered, SQLite places all else after them.
+    """
+    at = entry.at if isinstance(entry.at, int | None) else LAST_DUE
+    due = entry.due if isinstance(entry.due, int) else None
+    return structs.replace(entry, data=DAMAGED, at=at, due=due)
 
 
 def head_column(connection: sqlite3.Connection) -> str:

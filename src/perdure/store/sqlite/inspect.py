@@ -13,6 +13,7 @@ import msgspec
 from perdure.errors import Corrupt
 from perdure.store.base import Entry, Store
 from perdure.store.inspect import (
+    EntryKey,
     RestoredStream,
     Sizes,
     StoredRecord,
@@ -27,7 +28,13 @@ from perdure.store.inspect import (
 from perdure.store.shared.damage import stated_head
 from perdure.store.shared.line_files import append_lines
 from perdure.store.shared.names import file_name
-from perdure.store.sqlite.checksums import InspectedRow, any_text, checksum_column, load_row
+from perdure.store.sqlite.checksums import (
+    InspectedRow,
+    any_text,
+    checksum_column,
+    listing_columns,
+    load_row,
+)
 from perdure.store.sqlite.open import (
     FileSystemRating,
     check_database,
@@ -82,7 +89,7 @@ _LARGE_BYTES: Final = 256 * 2**20  # a file of this size takes about two seconds
 _LOG = "SELECT sid, seq, type, at, data, {crc} FROM record WHERE sid = ? ORDER BY seq"
 _ENTRY = """
     SELECT kind, key, (SELECT id FROM stream WHERE stream.sid = entry.sid),
-           version, state, due, data, NULL, NULL, sid, {crc}
+           version, state, due, data, {place}, sid, {crc}
     FROM entry
 """
 _OF_STREAM = f"""
@@ -316,19 +323,15 @@ def _stream(connection: sqlite3.Connection, number: int) -> StreamInspection:
     """Return the stream with a number; its row may be damaged or missing."""
     row = load_row(connection, number)
     records = _stored_records(connection, number)
-    rows = connection.execute(
-        _OF_STREAM.format(crc=checksum_column(connection)), (number,)
-    ).fetchall()
-    entries = tuple(
-        (entry.kind, entry.key, entry.version, entry.data) for entry in map(_entry, rows)
-    )
+    entries = list(map(_entry, _entry_rows(connection, _OF_STREAM, number)))
     inspection = StreamInspection(
         lost_stream(number),
         "",
         max((record.seq for record in records if not record.problem), default=0),
         *(0, False, None, None),
         records,
-        entries=entries,
+        entries=tuple((entry.kind, entry.key, entry.version, entry.data) for entry in entries),
+        listings=_listings(connection, entries),
         number=number,
         row="missing",
     )
@@ -363,6 +366,18 @@ def _stored_records(connection: sqlite3.Connection, number: int) -> tuple[Stored
     for values in connection.execute(sql, (number,)).fetchall():
         records.append(stored_record(values, records[-1] if records else None))
     return tuple(records)
+
+
+def _entry_rows(connection: sqlite3.Connection, sql: str, *args: Any) -> list[Any]:
+    columns = {"crc": checksum_column(connection), "place": listing_columns(connection)}
+    return connection.execute(sql.format(**columns), args).fetchall()
+
+
+def _listings(connection: sqlite3.Connection, entries: Sequence[Entry]) -> dict[EntryKey, Any]:
+    """Return the listings of entries, if the schema has listings."""
+    if listing_columns(connection).startswith("NULL"):
+        return {}
+    return {(entry.kind, entry.key): entry.listing for entry in entries}
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
@@ -436,7 +451,6 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
 def _each_entry(
     connection: sqlite3.Connection, visit: Callable[[Entry], None], kind: str, state: str | None
 ) -> bool:
-    sql = _ENTRIES.format(crc=checksum_column(connection))
-    for row in connection.execute(sql, (kind, state)).fetchall():
+    for row in _entry_rows(connection, _ENTRIES, kind, state):
         visit(_entry(row))
     return True

@@ -14,6 +14,7 @@ from perdure.store.sqlite.checksums import (
     StoredStream,
     checked_entry,
     record_checksum,
+    without_data,
 )
 from perdure.store.sqlite.packed_data import PLAIN, is_repeating, unpack
 
@@ -425,11 +426,7 @@ def entry_from_row(row: tuple[Any, ...], bounds: Bounds) -> Entry:
     kind, key, stream, version, state, due, data, listing, at, sid, crc = row
     if data is None and bounds is not ANY:
         raise TooLarge
-    if not _is_intact(data, stream):
-        return Entry(kind, key, stream or "", version, state, due, DAMAGED, listing, at)
-    entry = Entry(kind, key, stream, version, state, due, data, listing, at)
-    return checked_entry(entry, sid, crc)
-
-
-def _is_intact(data: object, stream: object) -> bool:
-    return isinstance(data, bytes) and isinstance(stream, str)
+    entry = Entry(kind, key, stream or "", version, state, due, data, listing, at)
+    if isinstance(data, bytes) and isinstance(stream, str):
+        return checked_entry(entry, sid, crc)
+    return without_data(entry)

@@ -228,6 +228,7 @@ class Salvage:
         with suppress(*UNREADABLE, TypeError):
             data, crc, listing, at = connection.execute(sql, (rowid,)).fetchone()
             if isinstance(data, bytes):
+                listing = _text(listing) if _is_text(listing) else None
                 entry = structs.replace(entry, data=data, listing=listing, at=at)
                 entry = checked_entry(entry, sid, crc)
         return sid, entry

@@ -79,8 +79,10 @@ SELECT r.* FROM (SELECT NULL::bytea AS checksum) older CROSS JOIN LATERAL (
 ) r ORDER BY r.sid, r.seq;
 
 -- inspect_of_streams --
-SELECT sid, kind, key, version, data FROM entry WHERE sid = ANY ($1::bigint[])
-ORDER BY sid, kind, key;
+-- In an older schema, `listing` is not the entry's, but that of a program without listings.
+SELECT e.* FROM (SELECT '?'::text AS listing) older CROSS JOIN LATERAL (
+    SELECT sid, kind, key, version, data, listing FROM entry WHERE sid = ANY ($1::bigint[])
+) e ORDER BY e.sid, e.kind, e.key;
 
 -- inspect_settings --
 SELECT name, setting FROM pg_settings
