@@ -16,7 +16,7 @@ async def story(rt: Runtime) -> None:
     session = rt.session("order-991", agent="support")
     result = await session.run("Refund order 991", key="start")
     for call in result.pending:
-        await rt.approve(call.id, by="ana", args={"cents": 4000})
+        await call.approve(by="ana", args={"cents": 4000})
     await session.run()
 
 

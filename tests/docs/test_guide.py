@@ -19,6 +19,7 @@ def test_the_programs_of_the_guide_run(
     output = capsys.readouterr().out
     for promised in (
         "The file has 3 rows.",
+        "Hello!",
         "waiting",
         "Both are done.",
         "cancelled",
