@@ -3,12 +3,14 @@
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 from perdure import Result, hitl
-from perdure.config.agents import wait_mode
-from perdure.config.kinds import InvalidValue, Scalar
-from perdure.config.settings import StoreConfig
-from perdure.config.table import TABLE
+from perdure.config.agents import HitlConfig
+from perdure.config.blocks import problems_in
+from perdure.config.links import wait_mode
+from perdure.config.problems import InvalidValue
+from perdure.config.reader import Scalar
 from perdure.core.pending import settlement as decide
 from perdure.core.pending.commands import Approve, CancelCall, Command, Deny, SubmitResult
 from perdure.core.pending.outcome_texts import denial_text
@@ -118,21 +120,16 @@ def refusal_of_a_lost_call() -> str:
 
 def refusal_of(mode: str, store: str | None, *, durable: bool = False) -> str:
     """What is said of a mode at load."""
-    named = (
-        None
-        if store is None
-        else StoreConfig(name=store, backend="sql" if durable else "memory", url="")
-    )
     with pytest.raises(InvalidValue) as caught:
-        wait_mode(mode, store, named)  # type: ignore[arg-type]
+        wait_mode(mode, store, is_durable=durable)  # type: ignore[arg-type]
     return caught.value.text
 
 
 def refusal_of_a_mode() -> str:
-    spec = TABLE.keys["agents"].item.keys["task"].keys["hitl"].keys["mode"]  # type: ignore[union-attr]
-    with pytest.raises(InvalidValue) as caught:
-        spec.parse(Scalar("sync", "sync"))  # type: ignore[union-attr]
-    return caught.value.text
+    with pytest.raises(ValidationError) as caught:
+        HitlConfig.model_validate({"mode": Scalar("sync", "sync")})
+    (problem,) = problems_in(caught.value, {(): 1})
+    return problem.text
 
 
 def refusal_without_a_session() -> str:

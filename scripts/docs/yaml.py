@@ -1,11 +1,11 @@
-"""Reference of perdure.yaml, from the table that reads it."""
+"""Reference of perdure.yaml, from the models that read it."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from scripts.docs.python import NOTE
 
-from perdure.config.jsonschema import schema
+from perdure.config import schema
 
 INTRO = """\
 [configuration.md](../configuration.md) explains the file; this page lists every key.

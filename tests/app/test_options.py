@@ -8,8 +8,8 @@ import pytest
 from tests.support.runtimes import clock, memory
 
 from perdure import Agent, PendingCall, Runtime, options, tool
-from perdure.config.kinds import Block, Either
-from perdure.config.table import TABLE
+from perdure.config import agents, settings
+from perdure.config.blocks import Block
 from perdure.errors import ConfigError, Refused
 from perdure.options import WebhookTarget
 from perdure.store.memory import MemoryStore
@@ -142,33 +142,24 @@ def test_how_to_recover_is_checked(recovery: Any, message: str) -> None:
         Runtime("memory:", recovery=recovery)
 
 
-PLACES = {
-    "Budget": ("agents", "budget"),
-    "Compaction": ("agents", "compaction"),
-    "FollowUps": ("agents", "background"),
-    "Permissions": ("agents", "permissions"),
-    "Price": ("prices",),
-    "RecoveryOptions": ("recovery",),
-    "TaskOptions": ("tasks",),
-    "CommandLimits": ("tasks", "limits"),
-    "TelemetryOptions": ("telemetry",),
-    "WebhookTarget": ("server", "webhooks"),
+MODELS: dict[str, type[Block]] = {
+    "Budget": agents.BudgetConfig,
+    "Compaction": agents.CompactionConfig,
+    "FollowUps": agents.FollowUpsConfig,
+    "Permissions": agents.PermissionsConfig,
+    "Price": agents.PriceConfig,
+    "RecoveryOptions": settings.RecoveryConfig,
+    "TaskOptions": settings.TasksConfig,
+    "CommandLimits": settings.ExecutionLimits,
+    "TelemetryOptions": settings.TelemetryConfig,
+    "WebhookTarget": settings.WebhookConfig,
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", MODELS)
 def test_an_option_has_the_keys_that_it_has_in_yaml(name: str) -> None:
-    block: Any = TABLE
-    for key in PLACES[name]:
-        block = inner_block(block.keys[key])
-    assert sorted(getattr(options, name).__annotations__) == sorted(block.keys)
-
-
-def inner_block(spec: Any) -> Any:
-    """Return the block of a key, also within a list or names."""
-    while not isinstance(spec, Block):
-        spec = spec.block if isinstance(spec, Either) else spec.item
-    return spec
+    keys = sorted(getattr(options, name).__annotations__)
+    assert keys == sorted(MODELS[name].model_fields)
 
 
 @pytest.mark.parametrize("name", ["worker"])

@@ -37,3 +37,28 @@ def test_help_loads_no_web_framework_model_library_or_database_driver(args: list
     loaded = set(shown.rpartition("LOADED")[2].split())
     assert "perdure" in loaded
     assert not loaded & (WEB | MODELS | DATABASES)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import perdure",
+        "import perdure.config",
+        "import perdure.config.load_object",
+        "import perdure.config.agent_config",
+        "import perdure.cli.open",
+    ],
+)
+def test_only_a_configuration_that_is_read_loads_pydantic(statement: str) -> None:
+    """The models of the configuration need it, and commands without a file do not pay for it."""
+    program = f"{statement}; import sys; print('pydantic' in sys.modules)"
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "False"
+
+
+@pytest.mark.parametrize("args", [["--help"], ["approve", "--help"], ["config", "--help"]])
+def test_help_does_not_load_the_models_of_the_configuration(args: list[str]) -> None:
+    command = [sys.executable, "-c", PROGRAM.format(args=args)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "pydantic" not in shown.rpartition("LOADED")[2].split()

@@ -9,7 +9,7 @@ import pytest
 from perdure import Tool
 from perdure.app.configured import agents_from
 from perdure.config import ToolRef, describe, load, token_warnings
-from perdure.config.table import BUILT_IN
+from perdure.config.agents import BUILT_IN
 from perdure.errors import ConfigError
 from perdure.runtime.tools.builtin import BUILTINS
 
@@ -177,9 +177,9 @@ def test_tasks_in_a_second_database_are_refused(refusal: Refusal) -> None:
 
 def test_permissions_are_understood(write: Write) -> None:
     rules = "permissions: {deny: ['shell:cmd=rm*'], ask: [refund]}"
-    assert load(write(f"agents:{agent('a', rules)}")).agents["a"].permissions == {
-        "deny": ["shell:cmd=rm*"],
-        "ask": ["refund"],
+    assert load(write(f"agents:{agent('a', rules)}")).agents["a"].permissions.present() == {
+        "deny": ("shell:cmd=rm*",),
+        "ask": ("refund",),
     }
 
 
@@ -353,9 +353,9 @@ agents:
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     config = load("../perdure.yaml")
-    assert config.agents["a"].instructions == "Be kind."
-    assert config.agents["a"].model.script == folder / "turns.json"
-    assert config.agents["b"].model.script == folder / "turns.json"
+    assert config.agents["a"].instructions_file == "Be kind."
+    assert config.agents["a"].models[0].script == folder / "turns.json"
+    assert config.agents["b"].models[0].script == folder / "turns.json"
     assert config.store_url == f"sqlite:///{folder}/s.db"
 
 
@@ -407,9 +407,10 @@ def test_models_that_stand_in_are_understood(write: Write, folder: Path) -> None
     keys = ("fallback: [spare, 'scripted:turns.json']", "retries: 0")
     config = load(write(f"{llms}agents:{agent('a', *keys)}{agent('b', 'fallback: spare')}"))
     first, second = config.agents.values()
-    assert [one.script for one in first.fallback] == [folder / "spare.json", folder / "turns.json"]
+    scripts = [one.script for one in first.models[1:]]
+    assert scripts == [folder / "spare.json", folder / "turns.json"]
     assert (first.retries, second.retries) == (0, 6)
-    assert [one.script for one in second.fallback] == [folder / "spare.json"]
+    assert [one.script for one in second.models[1:]] == [folder / "spare.json"]
     assert not any("no agent uses" in line for line in describe(config))
 
 

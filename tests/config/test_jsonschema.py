@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perdure.config import schema
+from perdure.config import AgentConfig, schema
 from perdure.core.json_values import schema_problems
 
 
@@ -39,3 +39,12 @@ def test_the_words_that_are_allowed_are_in_the_schema() -> None:
     agent = schema()["properties"]["agents"]["additionalProperties"]["properties"]
     mode = agent["task"]["properties"]["hitl"]["properties"]["mode"]
     assert mode["anyOf"][0] == {"enum": ["auto", "blocking", "async"]}
+
+
+def test_each_key_is_in_the_schema_once_with_its_models() -> None:
+    """The schema follows from the models, also where a value is written in several ways."""
+    agent = schema()["properties"]["agents"]["additionalProperties"]
+    assert set(agent["properties"]) == set(AgentConfig.model_fields)
+    tools = agent["properties"]["tools"]["items"]["anyOf"]
+    assert [tool.get("required") for tool in tools] == [None, ["use"], ["mcp"]]
+    assert "$ref" not in str(schema())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.config import McpTools, ToolRef, describe
-from perdure.config.load import parse
+from perdure.config.loader import parse
 from perdure.config.settings import Config
 from perdure.errors import ConfigError
 
@@ -34,20 +34,20 @@ def test_every_key_is_understood(whole: Config, folder: Path) -> None:
     assert whole.llms["main"].settings == {"max_tokens": 8000}
     assert whole.mcp_servers["github"].env == {"TOKEN": "secret-B-0451"}
     assert whole.mcp_servers["crm"].headers == {"Authorization": "Bearer secret-C-0451"}
-    assert whole.settled_calls == timedelta(days=7)
-    assert whole.agents["researcher"].instructions == "Look it up."
+    assert whole.retention.settled_calls == timedelta(days=7)
+    assert whole.agents["researcher"].instructions_file == "Look it up."
 
 
 def test_an_agent_is_understood(whole: Config) -> None:
     """S4.39"""
     agent = whole.agents["assistant"]
-    assert agent.model is whole.llms["main"]
+    assert agent.models[0] is whole.llms["main"]
     assert agent.instructions == "You help with orders."
     assert agent.task.input_timeout == timedelta(minutes=10)
     assert agent.task.timeout == timedelta(hours=1)
-    assert (agent.task.backend, agent.task.hitl) == ("memory", "auto")
+    assert (agent.task.backend, agent.task.hitl.mode) == ("memory", "auto")
     assert agent.sub_agents == ("researcher",)
-    assert agent.background == {"queue_message": True}
+    assert agent.background.present() == {"queue_message": True}
     lookup, refund, github, ask = agent.tools
     assert isinstance(lookup, ToolRef)
     assert lookup.target == "shop:lookup_order"
@@ -67,7 +67,7 @@ def test_the_server_is_understood(whole: Config) -> None:
     """`on` is a key, not the boolean that YAML 1.1 makes of it."""
     server = whole.server
     assert (server.host, server.port, server.max_body) == ("127.0.0.1", 4747, 10 * 1024 * 1024)
-    assert server.rate_limit == {"per_source": 100, "per_id": 20}
+    assert server.rate_limit.present() == {"per_source": 100, "per_id": 20}
     assert [token.role for token in server.tokens] == ["admin", "submitter", "approver"]
     assert (server.tokens[2].on_behalf, server.tokens[2].tenant) == (True, "acme")
     assert server.webhooks[0].on == ("pending", "expiring", "decided", "completed", "failed")

@@ -151,6 +151,24 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(refusal: Refusal
     assert len(error.message.splitlines()) == 3
 
 
+def test_mistakes_of_all_kinds_are_told_together(refusal: Refusal) -> None:
+    """Wrong values, unknown and missing keys, and names of what does not exist."""
+    error = refusal(
+        "llms:\n  m: {provider: openai}\n  n: {provider: scripted, script: turns.json}\n"
+        "agents:\n  a: {llm: n, sub_agents: [x], session_store: y, max_turns: 5}\n"
+        "  b: {llm: z, extra: 1}\n  c: {llm: m, sub_agents: [b]}\n"
+        "server: {port: x, tokens: [{token: t}]}\n"
+    )
+    assert [problem["key"] for problem in error.details["problems"]] == [
+        "llms.m",
+        "agents.a.sub_agents[0]",
+        "agents.a.session_store",
+        "agents.b.extra",
+        "server.port",
+        "server.tokens[0].name",
+    ]
+
+
 def test_a_missing_file_is_told_by_its_name(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^nowhere.yaml: there is no such file") as caught:
         load("nowhere.yaml")
@@ -173,4 +191,4 @@ def test_a_byte_order_mark_is_no_mistake(folder: Path) -> None:
 def test_empty_blocks_and_lists_are_empty(write: Write) -> None:
     config = load(write(f"{A}    tools:\n    task:\nllms:\nsession_stores: ~"))
     assert config.agents["a"].tools == ()
-    assert config.agents["a"].task.hitl == "auto"
+    assert config.agents["a"].task.hitl.mode == "auto"

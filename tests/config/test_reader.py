@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perdure.config import load
-from perdure.config.load import parse
+from perdure.config.loader import parse
 from perdure.config.reader import expand
 from perdure.errors import ConfigError
 

@@ -23,7 +23,7 @@ def test_its_configuration_loads_with_every_limit(
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "perdure.yaml").write_text(text, "utf-8")
-    budget = load(tmp_path / "perdure.yaml").agents["lead"].budget
+    budget = load(tmp_path / "perdure.yaml").agents["lead"].budget.present()
     assert set(budget) == set(LIMITS)
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(LIMITS)
 

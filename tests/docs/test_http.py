@@ -16,7 +16,7 @@ from tests.support.http_shop import TURNS
 from tests.support.paths import ROOT
 from tests.support.server import Server, run, shop_server
 
-from perdure.config.load import parse
+from perdure.config.loader import parse
 from perdure.core.roles import ROLES
 from perdure.serve.http.app import ROUTES
 from perdure.serve.http.openapi import ANYWHERE, route_errors

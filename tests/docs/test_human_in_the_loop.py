@@ -10,15 +10,13 @@ from tests.support.shop import agent, ran, refunds
 
 from perdure import Agent, Runtime, tool
 from perdure.config import describe, load
-from perdure.config.agents import wait_mode
-from perdure.config.settings import StoreConfig
-from perdure.config.table import TABLE
+from perdure.config.agents import AgentTaskConfig
+from perdure.config.links import wait_mode
 from perdure.testing import ScriptedModel
 
 PAGE = (DOCS / "human-in-the-loop.md").read_text("utf-8")
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-DURABLE = StoreConfig(name="main-db", backend="sql", url="sqlite:///x.db")
 
 
 @pytest.fixture
@@ -54,20 +52,16 @@ def test_its_matrix_is_that_of_the_loader() -> None:
         if "refused" in told:
             assert (named, mode) == (None, "async")
             continue
-        waits = wait_mode(mode, named, DURABLE if named else None)
+        waits = wait_mode(mode, named, is_durable=True)
         assert waits == ("async" if told.startswith("saved") else "blocking")
 
 
 def test_it_names_only_keys_that_there_are() -> None:
     """S4.39"""
-    task: Any = TABLE
-    for name in ("agents", "task"):
-        task = task.keys[name]
-        task = getattr(task, "item", task)
     section = PAGE.split("## How long")[1].split("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \| ", section, re.MULTILINE)
     assert len(named) == 5
-    assert set(named) <= set(task.keys)
+    assert set(named) <= set(AgentTaskConfig.model_fields)
 
 
 @tool(requires_approval=True)

@@ -4,13 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from perdure.address_filter import AddressFilter
 from perdure.app.options import RuntimeOptions
-from perdure.config import AgentConfig, Config, McpTools, ModelRef, ToolRef
+from perdure.config.agents import AgentConfig, McpTools, ModelRef, ToolRef
 from perdure.config.problems import Key
+from perdure.config.settings import Config
 from perdure.errors import ConfigError, Refused
+from perdure.options import Budget, Compaction, FollowUps, Permissions, Price, TelemetryOptions
 from perdure.runtime.agents.agent import Agent, tool_name_clash
 from perdure.runtime.agents.prices import Prices
 from perdure.runtime.mcp.servers import MCPServer, MCPTools
@@ -62,18 +64,20 @@ def options_from(config: Config) -> RuntimeOptions:
     """Return the options of a configuration, except deps and worker."""
     server = config.server
     return RuntimeOptions(
-        address=PublicAddress(config.public_url, config.webhook_secret, server.former_secrets),
+        address=PublicAddress(config.public_url, config.webhook_secret, server.secrets[1:]),
         targets=tuple(
             Receiver(receiver.url, receiver.secret, frozenset(receiver.on))
             for receiver in server.webhooks
         ),
         address_filter=AddressFilter.from_allow_list(server.webhook_allow),
         warning_share=server.expiring_after,
-        telemetry=Telemetry.from_options(config.telemetry or {}),
-        prices=Prices(config.prices),
-        resumes_running=config.resumes_running,
-        poison_after=config.poison_after,
-        keep_settled_ms=parse_duration(config.settled_calls),
+        telemetry=Telemetry.from_options(cast("TelemetryOptions", config.telemetry.present())),
+        prices=Prices(
+            {name: cast("Price", price.present()) for name, price in config.prices.items()}
+        ),
+        resumes_running=config.recovery.running == "resume",
+        poison_after=config.recovery.poison_after,
+        keep_settled_ms=parse_duration(config.retention.settled_calls),
         tasks=TaskSettings(config.tasks.root, _hooks(config), _commands(config)),
     )
 
@@ -104,25 +108,27 @@ def _hooks(config: Config) -> HookRegistry:
 def _agent(settings: AgentConfig, config: Config) -> Agent[Any]:
     key = ("agents", settings.name)
     output: Any = str
-    if settings.output_type is not None:
+    if isinstance(settings.output_type, Path):
+        output = _json_schema(settings.output_type, config, (*key, "output_type"))
+    elif settings.output_type is not None:
         output = config.import_object(settings.output_type, (*key, "output_type"))
-    if settings.output_schema is not None:
-        output = _json_schema(settings.output_schema, config, (*key, "output_type"))
     tools = [_tool(tool, config) for tool in settings.tools]
     _check_names(settings, tools, config)
+    first, *others = settings.models
+    compaction = settings.compaction
     try:
         return Agent(
             settings.name,
-            model=_model(settings.model, config, settings.name),
-            instructions=settings.instructions,
+            model=_model(first, config, settings.name),
+            instructions=settings.instructions or settings.instructions_file,
             tools=tools,
             output_type=output,
             sub_agents=settings.sub_agents,
-            background=settings.background,
-            model_settings=settings.model.settings,
+            background=cast("FollowUps", settings.background.present()),
+            model_settings=first.settings,
             fallback=[
                 ModelWithSettings(_model(model, config, settings.name), model.settings)
-                for model in settings.fallback
+                for model in others
             ],
             retries=settings.retries,
             max_turns=settings.max_turns,
@@ -130,14 +136,16 @@ def _agent(settings: AgentConfig, config: Config) -> Agent[Any]:
             queue=settings.queue,
             worker_pool=settings.task.worker_pool,
             timeout=settings.task.timeout,
-            budget=settings.budget,
-            compaction=settings.compaction,
-            hitl="blocking" if settings.waits == "blocking" else settings.task.hitl,
+            budget=cast("Budget", settings.budget.present()),
+            compaction=compaction
+            if isinstance(compaction, bool)
+            else cast("Compaction", compaction.present()),
+            hitl="blocking" if settings.waits == "blocking" else settings.task.hitl.mode,
             input_timeout=settings.task.input_timeout,
             on_expire=settings.task.on_expire,
             expire_grace=settings.task.expire_grace,
             while_waiting=settings.while_waiting,
-            permissions=settings.permissions,
+            permissions=cast("Permissions", settings.permissions.present()),
             description=settings.description,
             aliases=settings.aliases,
         )
@@ -181,7 +189,7 @@ def _model(ref: ModelRef, config: Config, agent: str) -> Model:
             llm=str(ref.key[1]) if ref.key[0] == "llms" else None,
         )
     except ConfigError as error:
-        raise config.with_location(error, ref.key) from error
+        raise config.with_location(error, ref.model_key) from error
 
 
 def _tool(ref: ToolRef | McpTools, config: Config) -> Tool[..., Any] | MCPTools | str:
@@ -191,7 +199,7 @@ def _tool(ref: ToolRef | McpTools, config: Config) -> Tool[..., Any] | MCPTools 
             return MCPTools(_mcp_server(ref.mcp, config), **options, approval=Approval(**approval))
         if ref.is_built_in:
             return ref.target
-        tool = as_tool(config.import_object(ref.target, ref.key))
+        tool = as_tool(config.import_object(ref.target, ref.target_key))
         approval, options = _divided(ref.options)
         if "requires_approval" in options:
             approval["when"] = options.pop("requires_approval")
@@ -219,7 +227,7 @@ def _mcp_server(name: str, config: Config) -> MCPServer:
             cwd=(settings.cwd or config.base_dir) if settings.command else None,
             url=settings.url,
             headers=settings.headers,
-            **settings.options,
+            **settings.present("command", "env", "cwd", "url", "headers"),
         )
     except ConfigError as error:
         raise config.with_location(error, ("mcp_servers", name)) from error

@@ -1,213 +1,310 @@
-"""Agents of a configuration: each with its model, tools, files and wait mode."""
+"""Agents of a configuration, with the models, tools and MCP servers that they name."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from perdure.config.collector import ProblemCollector
-from perdure.config.kinds import InvalidValue
-from perdure.config.paths import ConfigFolder
-from perdure.config.problems import Key, quoted_list
-from perdure.config.settings import (
-    AgentConfig,
-    AgentTaskConfig,
-    McpTools,
-    ModelRef,
-    StoreConfig,
-    ToolRef,
+from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
+
+from perdure.config.blocks import Block, Free, Many, NamedBlock, Names, OrBlock, OrMany
+from perdure.config.problems import InvalidValue, Key, quoted_list
+from perdure.config.reader import Scalar, YamlBlock
+from perdure.config.stores import SqlConfig
+from perdure.config.values import (
+    Amount,
+    Choice,
+    Count,
+    Duration,
+    DurationOrNone,
+    ExistingFile,
+    FileText,
+    Flag,
+    FolderPath,
+    Hidden,
+    ObjectName,
+    OpenUrl,
+    OutputType,
+    Positive,
+    Rule,
+    Single,
+    Text,
+    Url,
+    built_in_or_object,
+    integer,
 )
-from perdure.config.table import PROVIDERS
-from perdure.core.providers.catalog import default_provider
-from perdure.core.text import did_you_mean
+from perdure.core.providers import catalog
+from perdure.views.literals import DecisionKind, OnCrash
 
-_NOT_SCRIPTED: Final = ("model", "base_url", "api_key", "settings")
-
-
-def parse_model(data: Mapping[str, Any], key: Key, script: Path | None) -> ModelRef:
-    """Return an entry of `llms`. InvalidValue if its keys contradict each other."""
-    provider = data["provider"]
-    if provider == "scripted":
-        if script is None:
-            raise InvalidValue("provider scripted needs script: FILE")
-        if extra := [name for name in _NOT_SCRIPTED if name in data]:
-            raise InvalidValue(f"provider scripted does not take {quoted_list(extra)}")
-        return ModelRef(provider=provider, script=script, key=(*key, "script"))
-    if "script" in data:
-        raise InvalidValue(f"provider {provider} does not take 'script'")
-    if "model" not in data:
-        raise InvalidValue(f"provider {provider} needs model: NAME")
-    return ModelRef(
-        provider=provider,
-        model=data["model"],
-        base_url=data.get("base_url"),
-        api_key=data.get("api_key"),
-        settings=MappingProxyType(data.get("settings", {})),
-        key=(*key, "model"),
-    )
-
-
-def split_model_name(name: str, llms: Mapping[str, Any]) -> tuple[str, str]:
-    """Return provider and model of a name that is not a key of `llms`, else raise InvalidValue."""
-    provider, colon, model = name.partition(":")
-    if colon and model:
-        if provider in PROVIDERS:
-            return provider, model
-        raise InvalidValue(
-            f"unknown provider {provider!r}{did_you_mean(provider, PROVIDERS)}",
-            f"known providers: {', '.join(PROVIDERS)}",
-        )
-    known_provider = default_provider(name)
-    if known_provider is not None:
-        return known_provider, name
-    raise InvalidValue(
-        f"{name!r} is not a key of llms and not of the form provider:model"
-        f"{did_you_mean(name, llms)}",
-        f"keys of llms: {', '.join(llms) or 'none'}",
-    )
-
-
+BUILT_IN: Final = ("ask_user", "wait", "todo_write", "execute_command")
 HitlMode = Literal["auto", "blocking", "async"]
 WaitMode = Literal["blocking", "async"]
-
-NO_STORE: Final = "async HITL requires session_store to be configured"
-
-
-def wait_mode(mode: HitlMode, name: str | None, store: StoreConfig | None) -> WaitMode:
-    """Return how an agent with this `hitl` mode and session store waits. InvalidValue if it cannot.
-
-    `name` without a `store` is a store with problems of its own, which counts as durable.
-    """
-    is_durable = name is not None and (store is None or store.is_durable)
-    if mode == "async" and name is None:
-        raise InvalidValue(
-            NO_STORE, "add session_store: NAME to the agent, with NAME under session_stores"
-        )
-    if mode == "async" and not is_durable:
-        raise InvalidValue(
-            f"async HITL requires a durable session_store ({name!r} is memory)",
-            "name a store with backend: sql",
-        )
-    return "async" if is_durable and mode != "blocking" else "blocking"
+WhileWaiting = Literal["queue", "reject", "cancel_calls"]
+PROVIDERS: Final = ("scripted", *catalog.PROVIDERS)
 
 
-@dataclass(frozen=True, slots=True)
-class References:
-    """Parts of a configuration that an agent may name; None if a part has problems of its own."""
+class ModelRef(NamedBlock):
+    """Model: an entry of `llms`, or a name. The scripted one has a `script`, others a `model`."""
 
-    folder: ConfigFolder
-    problems: ProblemCollector
-    stores: Mapping[str, StoreConfig | None]
-    llms: Mapping[str, ModelRef | None]
-    mcp_servers: Mapping[str, Any]
-    agents: Mapping[str, Any]
+    provider: Annotated[str, Choice("provider", PROVIDERS)]
+    model: Text | None = None
+    script: ExistingFile | None = None
+    base_url: OpenUrl | None = None
+    api_key: Hidden[Text | None] = None
+    settings: Hidden[Free] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.provider == "scripted":
+            if self.script is None:
+                raise InvalidValue("provider scripted needs script: FILE")
+            if extra := list(self.present("provider", "script")):
+                raise InvalidValue(f"provider scripted does not take {quoted_list(extra)}")
+        elif self.script is not None:
+            raise InvalidValue(f"provider {self.provider} does not take 'script'")
+        elif self.model is None:
+            raise InvalidValue(f"provider {self.provider} needs model: NAME")
+        return self
 
-def parse_agent(name: str, data: Mapping[str, Any], refs: References) -> AgentConfig | None:
-    """Return an entry of `agents`; None, with problems collected, if it is invalid."""
-    key: Key = ("agents", name)
-    attempt = refs.problems.attempt
-    model = attempt((*key, "llm"), resolve_model, data["llm"], (*key, "llm"), refs)
-    fallback = _fallback(data.get("fallback", ()), key, refs)
-    task = _task(data.get("task", {}))
-    store = refs.stores.get(data.get("session_store", ""))
-    mode = (*key, "task", "hitl", "mode")
-    waits = attempt(mode, wait_mode, task.hitl, data.get("session_store"), store)
-    for index, agent in enumerate(data.get("sub_agents", ())):
-        attempt((*key, "sub_agents", index), _check_agent, agent, refs.agents)
-    tools = tuple(
-        _tool(tool, (*key, "tools", index), refs)
-        for index, tool in enumerate(data.get("tools", ()))
-    )
-    files = _files(data, key, refs)
-    if model is None or waits is None:
-        return None
-    copied = {"description", "session_store", "max_turns", "show_thinking", "while_waiting"}
-    copied |= {"compaction", "retries", "queue"}
-    return AgentConfig(
-        name=name,
-        model=model,
-        fallback=fallback,
-        tools=tools,
-        task=task,
-        waits=waits,
-        permissions=data.get("permissions", {}),
-        sub_agents=tuple(data.get("sub_agents", ())),
-        aliases=tuple(data.get("aliases", ())),
-        background=data.get("background", {}),
-        budget=data.get("budget", {}),
-        **{word: data[word] for word in copied & data.keys()},
-        **files,
-    )
+    @property
+    def model_key(self) -> Key:
+        """Place where it is named."""
+        is_entry = self.key[:1] == ("llms",)
+        return (*self.key, "script" if self.script else "model") if is_entry else self.key
+
+    def at(self, key: Key) -> Self:
+        """Return it with the place where an agent names it."""
+        self._key = key
+        return self
 
 
-def resolve_model(name: str, key: Key, refs: References) -> ModelRef | None:
-    """Return the model that an agent's `llm` names. InvalidValue if there is none."""
-    if name in refs.llms:
-        return refs.llms[name]
-    provider, model = split_model_name(name, refs.llms)
-    if provider == "scripted":
-        return ModelRef(provider=provider, script=refs.folder.existing_file(model), key=key)
-    return ModelRef(provider=provider, model=model, key=key)
+class PriceConfig(Block):
+    """US dollars per million tokens."""
+
+    input: Amount
+    output: Amount
+    cache_read: Amount = 0
+    cache_write: Amount = 0
 
 
-def _fallback(names: str | list[str], key: Key, refs: References) -> tuple[ModelRef, ...]:
-    """Return the fallback models of an agent; a problem in one is collected."""
-    path: Key = (*key, "fallback")
-    by_key: dict[Key, str] = (
-        {path: names}
-        if isinstance(names, str)
-        else {(*path, index): name for index, name in enumerate(names)}
-    )
-    models = [
-        refs.problems.attempt(at, resolve_model, name, at, refs) for at, name in by_key.items()
-    ]
-    return tuple(model for model in models if model is not None)
+class McpServerConfig(NamedBlock):
+    """MCP server: a program to start, or a URL."""
+
+    either: ClassVar = ("command", "url")
+    command: Hidden[Many[Text]] = ()
+    env: Hidden[Names] = Field(default_factory=dict)
+    cwd: FolderPath | None = None
+    url: Hidden[Url | None] = None
+    headers: Hidden[Names] = Field(default_factory=dict)
+    idle_timeout: Duration | None = None
+    connect_timeout: Duration | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.command and self.url is None:
+            raise InvalidValue("needs command: [PROGRAM, …] or url: URL")
+        excluded = ("env", "cwd") if self.url else ("headers",)
+        for word in excluded:
+            if word in self.model_fields_set:
+                kind = "url" if self.url else "command"
+                raise InvalidValue(f"a server with {kind!r} does not take {word!r}")
+        return self
 
 
-def _check_agent(name: str, agents: Mapping[str, Any]) -> None:
-    if name not in agents:
-        raise InvalidValue(f"there is no agent {name!r}{did_you_mean(name, agents)}")
+class PolicyConfig(Block):
+    """Approvers of calls, and what they may decide."""
+
+    allowed_decisions: Many[Annotated[DecisionKind, Choice("decision")]] = ()
+    approvers: Many[Text] = ()
+    min_approvals: Count = 1
+    not_by_starter: Flag = False
 
 
-def _tool(data: Any, key: Key, refs: References) -> ToolRef | McpTools:
-    if isinstance(data, str):
-        return ToolRef(target=data, key=key, target_key=key)
-    options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-    }
-    if "use" in data:
-        target = options.pop("use")
-        overrides = MappingProxyType(options)
-        return ToolRef(target=target, options=overrides, key=key, target_key=(*key, "use"))
-    refs.problems.attempt((*key, "mcp"), _check_server, data["mcp"], refs.mcp_servers)
-    return McpTools(mcp=options.pop("mcp"), options=MappingProxyType(options), key=key)
+class ToolRef(PolicyConfig):
+    """Tool by `module:name` or built-in name; its other keys override the tool's."""
+
+    use: ObjectName
+    name: Text | None = None
+    description: Text | None = None
+    requires_approval: Flag = False
+    approval_prompt: Text | None = None
+    approval_timeout: DurationOrNone = None
+    deferred: Flag = False
+    external: Flag = False
+    timeout: DurationOrNone = None
+    idempotent: Flag = False
+    on_crash: Annotated[OnCrash, Choice("on_crash")] = "tell"
+    aliases: Many[Text] = ()
+    redact: Many[Text] = ()
+    _is_word: bool = PrivateAttr(default=False)
+
+    @property
+    def target(self) -> str:
+        """`module:name`, or the name of a tool that comes with perdure."""
+        return self.use
+
+    @property
+    def target_key(self) -> Key:
+        """Place of the target in the file."""
+        return self.key if self._is_word else (*self.key, "use")
+
+    @property
+    def is_built_in(self) -> bool:
+        """True if the tool comes with perdure."""
+        return ":" not in self.use
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Keyword arguments that override the tool's."""
+        return self.present("use")
+
+    @classmethod
+    def named(cls, scalar: Scalar) -> Self:
+        """Return the tool that a single word names."""
+        tool = cls.model_construct(use=_BUILT_IN_OR_OBJECT.parse(scalar))
+        tool._key = scalar.key  # noqa: SLF001 - its own
+        tool._is_word = True  # noqa: SLF001 - its own
+        return tool
 
 
-def _check_server(name: str, servers: Mapping[str, Any]) -> None:
-    if name not in servers:
-        raise InvalidValue(f"there is no MCP server {name!r}{did_you_mean(name, servers)}")
+_BUILT_IN_OR_OBJECT: Final = built_in_or_object(BUILT_IN)
 
 
-def _task(data: Mapping[str, Any]) -> AgentTaskConfig:
-    options = {name: value for name, value in data.items() if name != "hitl"}
-    options["hitl"] = data.get("hitl", {}).get("mode", "auto")
-    return AgentTaskConfig(**options, has_backend="backend" in data or "sql" in data)
+class McpTools(PolicyConfig):
+    """Tools of an MCP server."""
+
+    mcp: Text
+    only: Many[Text] = ()
+    requires_approval: OrMany[Flag, Text] = False
+    approval_timeout: DurationOrNone = None
+    idempotent: OrMany[Flag, Text] = False
+    on_crash: Annotated[Literal["tell", "ask"], Choice("on_crash")] = "tell"
+    timeout: DurationOrNone = None
+    prefix: Text | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Keyword arguments of `MCPTools`."""
+        return self.present("mcp")
 
 
-def _files(data: Mapping[str, Any], key: Key, refs: References) -> dict[str, Any]:
-    """Return the fields that may come from files: the instructions and the output type."""
-    attempt, folder = refs.problems.attempt, refs.folder
-    fields: dict[str, Any] = {}
-    if "instructions" in data:
-        fields["instructions"] = data["instructions"]
-    if "instructions_file" in data:
-        path = (*key, "instructions_file")
-        fields["instructions"] = attempt(path, folder.read_text, data["instructions_file"]) or ""
-    output = data.get("output_type", "")
-    if output.endswith(".json"):
-        fields["output_schema"] = attempt((*key, "output_type"), folder.existing_file, output)
-    elif output:
-        fields["output_type"] = output
-    return fields
+def _tool_branch(node: Any) -> str:
+    if not isinstance(node, YamlBlock):
+        return "<single>"
+    return "<use>" if "use" in node else "<mcp>"
+
+
+def _one_tool(node: Any) -> Any:
+    if isinstance(node, YamlBlock) and "use" not in node and "mcp" not in node:
+        raise InvalidValue("needs one of the keys 'use' or 'mcp'")
+    return node
+
+
+ToolEntry = Annotated[
+    Annotated[ToolRef, Single(ToolRef.named, _BUILT_IN_OR_OBJECT.schema), Tag("<single>")]
+    | Annotated[ToolRef, Tag("<use>")]
+    | Annotated[McpTools, Tag("<mcp>")],
+    Discriminator(_tool_branch),
+    BeforeValidator(_one_tool),
+]
+
+
+class HitlConfig(Block):
+    """Waits of an agent for approvers."""
+
+    mode: Annotated[HitlMode, Choice("hitl.mode", empty="auto")] = "auto"
+
+
+class AgentTaskConfig(Block):
+    """Options of an agent's runs: concurrency, time limits, and waits for approvers."""
+
+    backend: Annotated[Literal["memory", "sql"], Choice("backend")] = "memory"  # has no effect
+    worker_pool: Count | None = None
+    sql: Hidden[SqlConfig | None] = None
+    input_timeout: Duration | None = None  # None: no deadline (blocking: 600 s)
+    timeout: Duration | None = None
+    hitl: HitlConfig = HitlConfig()
+    on_expire: Annotated[Literal["fail", "cancel", "keep"], Choice("on_expire")] = "fail"
+    expire_grace: Duration = timedelta(0)  # before `cancel` acts
+
+    @property
+    def has_backend(self) -> bool:
+        """True if the file says where tasks are stored."""
+        return not self.model_fields_set.isdisjoint(("backend", "sql"))
+
+
+class PermissionsConfig(Block):
+    """Rules for the calls of an agent."""
+
+    deny: Many[Rule] = ()
+    ask: Many[Rule] = ()
+    allow: Many[Rule] = ()
+
+
+class FollowUpsConfig(Block):
+    """Follow-ups to background agents beyond completed ones."""
+
+    resume_ended: Flag = False
+    queue_message: Flag = False
+
+
+class BudgetConfig(Block):
+    """Limits of a run with everything that it launched."""
+
+    turns: Count | None = None
+    tokens: Count | None = None
+    seconds: Positive | None = None
+    children: Count | None = None
+    cost: Positive | None = None
+
+
+class CompactionConfig(Block):
+    """Settings for long conversations."""
+
+    at: Positive | None = None
+    keep: Count | None = None
+    window: Count | None = None
+    first: Flag = False
+    instructions: Text = ""
+
+
+class AgentConfig(NamedBlock):
+    """Agent with the options of `Agent`; tools and types are names, not imported yet."""
+
+    either: ClassVar = ("instructions", "instructions_file")
+    llm: Text
+    fallback: OrMany[Text, Text] = ()
+    retries: Annotated[int, integer(0)] = 6
+    description: Text = ""
+    instructions: Text = ""
+    instructions_file: FileText = ""  # its content
+    session_store: Text | None = None
+    task: AgentTaskConfig = AgentTaskConfig()
+    permissions: PermissionsConfig = PermissionsConfig()
+    tools: Many[ToolEntry] = ()
+    sub_agents: Many[Text] = ()
+    background: FollowUpsConfig = FollowUpsConfig()
+    max_turns: Count = 100
+    queue: Text = "default"
+    show_thinking: Flag = False
+    budget: BudgetConfig = BudgetConfig()
+    compaction: OrBlock[Flag, CompactionConfig] = True
+    output_type: OutputType | None = None  # module:Class, or a file with a JSON schema
+    while_waiting: Annotated[WhileWaiting, Choice("while_waiting")] = "queue"
+    aliases: Many[Text] = ()
+    _models: tuple[ModelRef, ...] = PrivateAttr(())
+    _waits: WaitMode = PrivateAttr("async")
+
+    @property
+    def models(self) -> tuple[ModelRef, ...]:
+        """Its model, and those that stand in for it."""
+        return self._models
+
+    @property
+    def waits(self) -> WaitMode:
+        """Wait mode, which follows from `task.hitl` and the session store."""
+        return self._waits
+
+    def link(self, models: Sequence[ModelRef], waits: WaitMode) -> None:
+        """Complete it with what it names elsewhere in the file."""
+        self._models = tuple(models)
+        self._waits = waits

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from perdure.config.settings import AgentConfig, Config, ModelRef, StoreConfig, ToolRef
+from perdure.config.agents import AgentConfig, ModelRef, ToolRef
+from perdure.config.settings import Config
+from perdure.config.stores import StoreConfig
 
 SHORTEST_TOKEN: Final = 16  # characters; a shorter one is warned of
 
@@ -39,7 +41,7 @@ def token_warnings(tokens: Mapping[str, str]) -> list[str]:
 
 def _blocking(agent: AgentConfig, config: Config) -> str:
     warning = f"warning: agent {agent.name} waits in place, and a restart loses its pending calls"
-    if agent.task.hitl == "blocking" and agent.session_store is not None:
+    if agent.task.hitl.mode == "blocking" and agent.session_store is not None:
         return f"{warning}; to keep them, remove task.hitl.mode: blocking"
     names = [store.name for store in config.session_stores.values() if store.is_durable]
     if names:
@@ -68,7 +70,7 @@ def _store_choice(config: Config) -> str:
 def _agent(agent: AgentConfig) -> str:
     tools = [tool.target if isinstance(tool, ToolRef) else tool.mcp for tool in agent.tools]
     waits = {"async": "outlive the process", "blocking": "end with the process (blocking)"}
-    models = ", else ".join(_model(model) for model in (agent.model, *agent.fallback))
+    models = ", else ".join(_model(model) for model in agent.models)
     return f"{models}; tools: {', '.join(tools) or 'none'}; waits {waits[agent.waits]}"
 
 
@@ -93,7 +95,7 @@ def _warnings(config: Config) -> Iterator[str]:
         if name not in used:
             yield f"note: no agent uses session_stores.{name}"
     agents = config.agents.values()
-    models = {model.key[:2] for agent in agents for model in (agent.model, *agent.fallback)}
+    models = {model.key[:2] for agent in agents for model in agent.models}
     for name in config.llms:
         if ("llms", name) not in models:
             yield f"note: no agent uses llms.{name}"

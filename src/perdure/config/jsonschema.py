@@ -1,70 +1,81 @@
-"""JSON schema of the configuration, generated from its table, for editors that complete YAML."""
+"""JSON schema of the configuration, generated from its models, for editors that complete YAML."""
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-from perdure.config.kinds import Block, Either, Free, Many, Named, Plain, Spec
-from perdure.config.table import TABLE
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
-_VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
+from perdure.config.blocks import Block
+from perdure.config.settings import Config
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema (2020-12) of `perdure.yaml`."""
+    block_schema = Config.model_json_schema(schema_generator=_Generator)
+    definitions = block_schema.pop("$defs")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "perdure.yaml",
-        **_schema(TABLE),
+        **_resolved(block_schema, definitions),
     }
 
 
-def _schema(spec: Spec) -> dict[str, Any]:
-    match spec:
-        case Plain():
-            return _plain(spec)
-        case Many():
-            return {"type": ["array", "null"], "items": _schema(spec.item)}
-        case Named():
-            names = {} if spec.names is None else {"propertyNames": _names(spec)}
-            return {"type": ["object", "null"], "additionalProperties": _schema(spec.item), **names}
-        case Block():
-            return _block(spec)
-        case Either():
-            return {"anyOf": [_schema(alternative) for alternative in _alternatives(spec)]}
-        case Free():
-            return {"type": ["object", "null"]}
+class _Generator(GenerateJsonSchema):
+    """Generator of a schema as a YAML file needs it: an empty block or list may be null."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """Return the schema of a key that may be absent."""
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Return the schema without its default."""
+        return self.generate_inner(schema["schema"])
+
+    def field_title_should_be_set(self, _: Any) -> bool:
+        """Omit titles."""
+        return False
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """Return the alternatives of a value that is written in several ways."""
+        return {"anyOf": [self.generate_inner(choice) for choice in schema["choices"].values()]}
+
+    def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
+        """Return the schema of a list."""
+        return {
+            "type": ["array", "null"],
+            "items": self.generate_inner(schema["items_schema"][0]),
+        }
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        """Return the schema of a block with names that the user chooses."""
+        names = self.generate_inner(schema["keys_schema"])
+        return {
+            "type": ["object", "null"],
+            "additionalProperties": self.generate_inner(schema["values_schema"]),
+            **({"propertyNames": names} if "pattern" in names else {}),
+        }
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a block of fixed keys."""
+        block = super().model_schema(schema)
+        block_schema = {
+            "type": "object" if "required" in block else ["object", "null"],
+            "properties": block.get("properties", {}),
+            "additionalProperties": False,
+        }
+        if "required" in block:
+            block_schema["required"] = block["required"]
+        if issubclass(schema["cls"], Block) and schema["cls"].either:
+            block_schema["not"] = {"required": list(schema["cls"].either)}
+        return block_schema
 
 
-def _plain(spec: Plain) -> dict[str, Any]:
-    """Return the schema of a single value: text may contain a variable, other types may be one."""
-    kind = spec.schema.get("type", ())
-    takes_any_text = "string" in kind and "pattern" not in spec.schema
-    return dict(spec.schema) if takes_any_text else {"anyOf": [dict(spec.schema), _VARIABLE]}
-
-
-def _names(spec: Named) -> dict[str, Any]:
-    return {} if spec.names is None else {"pattern": f"^{spec.names.pattern}$"}
-
-
-def _block(spec: Block) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object" if spec.required else ["object", "null"],
-        "properties": {name: _schema(inner) for name, inner in spec.keys.items()},
-        "additionalProperties": False,
-    }
-    if spec.required:
-        schema["required"] = list(spec.required)
-    if spec.either:
-        schema["not"] = {"required": list(spec.either)}
-    return schema
-
-
-def _alternatives(spec: Either) -> Iterator[Spec]:
-    """Yield the alternatives; each block requires the key that selects it."""
-    yield spec.plain
-    if spec.many is not None:
-        yield spec.many
-    if spec.block is not None:
-        yield spec.block
-    for name, block in spec.blocks.items():
-        yield Block(block.keys, (name, *block.required), block.either)
+def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema with its references replaced: editors show the keys better without them."""
+    if isinstance(node, list):
+        return [_resolved(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _resolved(definitions[node["$ref"].removeprefix("#/$defs/")], definitions)
+    return {name: _resolved(value, definitions) for name, value in node.items()}

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.config.kinds import InvalidValue
+from perdure.config.problems import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)

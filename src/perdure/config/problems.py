@@ -11,6 +11,22 @@ INVALID: Final = ConfigError.code
 Key = tuple[str | int, ...]
 
 
+class InvalidValue(ValueError):
+    """A value is not valid; the text is the part of the message that follows the key.
+
+    With `key` or `line`, the problem is reported there and not where the value is.
+    """
+
+    def __init__(
+        self, text: str, hint: str | None = None, key: Key = (), line: int | None = None
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.hint = hint
+        self.key = key
+        self.line = line
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
     """Single problem. The text never shows the value of a secret."""

@@ -1,226 +1,239 @@
-"""Frozen values of a configuration. No `repr` shows a secret."""
+"""The whole configuration, its server and its tasks. No `repr` shows a secret."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from perdure.config.agents import AgentConfig, McpServerConfig, ModelRef, PriceConfig
+from perdure.config.blocks import Block, Many, Named, Names, OrBlock, OrMany, as_block, located
 from perdure.config.load_object import load_object
-from perdure.config.problems import ConfigProblem, Key, config_error
+from perdure.config.paths import ConfigFolder
+from perdure.config.problems import InvalidValue, Key, config_error
+from perdure.config.stores import StoreConfig
+from perdure.config.values import (
+    Choice,
+    Count,
+    Duration,
+    Flag,
+    FolderPath,
+    Hidden,
+    HostOrNetwork,
+    ModelName,
+    Network,
+    ObjectName,
+    OpenUrl,
+    Positive,
+    Rate,
+    Share,
+    Size,
+    Text,
+    Url,
+    integer,
+)
+from perdure.core.webhooks.deliveries import Occasion
 from perdure.errors import ConfigError
-from perdure.options import Budget, Compaction, FollowUps, Permissions, Price, TelemetryOptions
+from perdure.views.literals import HookType, Role
 
-ALL_WEBHOOK_EVENTS: Final = ("pending", "expiring", "decided", "expired", "completed", "failed")
-
-
-def _nothing() -> Mapping[Any, Any]:
-    return MappingProxyType({})
+Prices = Annotated[Mapping[ModelName, PriceConfig], BeforeValidator(as_block)]
+NetworkMode = Annotated[Literal["off", "host"], Choice("network")]
 
 
-def _default_rates() -> Mapping[str, float]:
-    return MappingProxyType({"per_source": 100.0, "per_id": 20.0})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
-    """Store of the sessions. `url` is as `Runtime(store=)` takes it, with absolute paths."""
-
-    name: str
-    backend: Literal["sql", "memory", "files"]
-    url: str = field(repr=False)  # the URL of a database server may contain a password
-    index: str | None = field(default=None, repr=False)  # URL of a Redis index in front of it
-
-    @property
-    def is_durable(self) -> bool:
-        """True if its sessions outlive the process."""
-        return self.backend != "memory"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRef:
-    """Reference to a model; the scripted one has a `script`, all others a `model`."""
-
-    provider: str
-    model: str | None = None
-    script: Path | None = None
-    base_url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    settings: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
-    key: Key = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRef:
-    """Reference to a tool by `module:name` or built-in name; `options` override the tool's."""
-
-    target: str
-    options: Mapping[str, Any] = field(default_factory=_nothing)
-    key: Key = field(default=(), repr=False)
-    target_key: Key = field(default=(), repr=False)
-
-    @property
-    def is_built_in(self) -> bool:
-        """True if the tool comes with perdure."""
-        return ":" not in self.target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpTools:
-    """Tools of an MCP server; `options` are keyword arguments of `MCPTools`."""
-
-    mcp: str
-    options: Mapping[str, Any] = field(default_factory=_nothing)
-    key: Key = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServerConfig:
-    """MCP server: a program to start, or a URL; `options` are keyword arguments of `MCPServer`."""
-
-    name: str
-    command: tuple[str, ...] = field(default=(), repr=False)
-    env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
-    cwd: Path | None = None
-    url: str | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=_nothing, repr=False)
-    options: Mapping[str, Any] = field(default_factory=_nothing)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTaskConfig:
-    """Options of an agent's runs: concurrency, time limits, and waits for approvers."""
-
-    backend: Literal["memory", "sql"] = (
-        "memory"  # without effect: the session store also stores tasks
-    )
-    worker_pool: int | None = None
-    sql: Mapping[str, str] | None = field(default=None, repr=False)
-    input_timeout: timedelta | None = None  # None: no deadline (blocking: 600 s)
-    timeout: timedelta | None = None
-    hitl: Literal["auto", "blocking", "async"] = "auto"
-    on_expire: Literal["fail", "cancel", "keep"] = "fail"
-    expire_grace: timedelta = timedelta(0)  # before `cancel` acts
-    has_backend: bool = False  # `backend` or `sql` is present in the file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
-    """Agent with the options of `Agent`; tools and types are names, not imported yet."""
-
-    name: str
-    model: ModelRef
-    fallback: tuple[ModelRef, ...] = ()
-    retries: int = 6
-    description: str = ""
-    instructions: str = ""
-    session_store: str | None = None
-    task: AgentTaskConfig = field(default_factory=AgentTaskConfig)
-    waits: Literal["blocking", "async"] = "async"  # follows from task.hitl and the session store
-    permissions: Permissions = field(default_factory=Permissions)
-    tools: tuple[ToolRef | McpTools, ...] = ()
-    sub_agents: tuple[str, ...] = ()
-    background: FollowUps = field(default_factory=FollowUps)
-    max_turns: int = 100
-    queue: str = "default"
-    show_thinking: bool = False
-    budget: Budget = field(default_factory=Budget)
-    compaction: Compaction | bool = True
-    output_type: str | None = None  # module:Class
-    output_schema: Path | None = None
-    while_waiting: Literal["queue", "reject", "cancel_calls"] = "queue"
-    aliases: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookConfig:
-    """Hook of task lifecycles by `module:name`; `options` are keyword arguments of `register`."""
-
-    on: str
-    use: str
-    options: Mapping[str, Any] = field(default_factory=_nothing)
-    key: Key = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TasksConfig:
-    """Tasks: the root of their folders, the hooks of their lifecycles, and how commands run."""
-
-    root: Path | None = None
-    hooks: tuple[HookConfig, ...] = ()
-    commands: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenConfig:
+class TokenConfig(Block):
     """Token of a caller, with the role it grants."""
 
-    name: str
-    token: str = field(repr=False)
-    role: str = "viewer"
-    on_behalf: bool = False
-    tenant: str | None = None
+    name: Text
+    token: Hidden[Text]
+    role: Annotated[Role, Choice("role")] = "viewer"
+    on_behalf: Flag = False
+    tenant: Text | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookConfig:
+class WebhookConfig(Block):
     """Receiver of webhooks. The URL is hidden too because some URLs contain a secret."""
 
-    url: str = field(repr=False)
-    secret: str | None = field(default=None, repr=False)
-    on: tuple[str, ...] = ALL_WEBHOOK_EVENTS
+    url: Hidden[Url]
+    secret: Hidden[Text | None] = None
+    on: Many[Annotated[Occasion, Choice("occasion")]] = get_args(Occasion)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpConfig:
+class RateLimits(Block):
+    """Requests per second."""
+
+    per_source: Rate = 100.0
+    per_id: Rate = 20.0
+
+
+class McpConfig(Block):
     """The MCP server at `/mcp`. A call blocks at most for `block`, then it answers a handle."""
 
-    enabled: bool = True
-    block: timedelta = timedelta(seconds=50)
-    approve: bool = False  # clients may decide pending calls, as far as their role allows it
-    links: bool = False  # results of tools link to the resources of their task
+    enabled: Flag = True
+    block: Duration = timedelta(seconds=50)
+    approve: Flag = False  # clients may decide pending calls, as far as their role allows it
+    links: Flag = False  # results of tools link to the resources of their task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """The HTTP server. Rates are per second, `max_body` is bytes."""
+class ServerConfig(Block):
+    """The HTTP server."""
 
-    host: str = "127.0.0.1"
-    port: int = 4747
-    trusted_proxies: tuple[str, ...] = ()
-    rate_limit: Mapping[str, float] = field(default_factory=_default_rates)
-    max_body: int = 10 * 2**20
-    public_url: str | None = None
-    webhook_secret: str | None = field(default=None, repr=False)
-    former_secrets: tuple[str, ...] = field(default=(), repr=False)  # still accepted in signatures
-    tokens: tuple[TokenConfig, ...] = ()
-    webhooks: tuple[WebhookConfig, ...] = ()
-    webhook_allow: tuple[str, ...] = ()  # private hosts and networks that may be called
-    expiring_after: float = 0.8  # share of a call's time after which it counts as expiring
-    mcp: McpConfig = field(default_factory=McpConfig)
+    host: Text = "127.0.0.1"
+    port: Annotated[int, integer(0, 65535)] = 4747
+    trusted_proxies: Many[Network] = ()
+    rate_limit: RateLimits = RateLimits()
+    max_body: Size = 10 * 2**20
+    public_url: OpenUrl | None = None
+    webhook_secret: Hidden[OrMany[Text, Text] | None] = None  # the first signs, all verify
+    tokens: Many[TokenConfig] = ()
+    webhooks: Many[WebhookConfig] = ()
+    webhook_allow: Many[HostOrNetwork] = ()  # private hosts and networks that may be called
+    expiring_after: Share = 0.8  # share of a call's time after which it counts as expiring
+    mcp: McpConfig = McpConfig()
+
+    def changed(self, **values: Any) -> Self:
+        """Return it with other values, which a command was given."""
+        return self.model_copy(update=values)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Secrets of callbacks: the first signs, all of them verify."""
+        secrets = self.webhook_secret or ()
+        return (secrets,) if isinstance(secrets, str) else secrets
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for word in ("name", "token"):
+            if len({getattr(token, word) for token in self.tokens}) < len(self.tokens):
+                raise InvalidValue(f"two tokens have the same {word}")
+        if self.webhook_secret == ():
+            raise InvalidValue("webhook_secret is an empty list")
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Complete, valid configuration. `store` is the one that this process uses."""
+class HookConfig(Block):
+    """Hook of task lifecycles by `module:name`."""
 
-    file: Path  # as the caller named it
+    on: Annotated[HookType, Choice("hook")]
+    use: ObjectName
+    priority: Annotated[int, integer(-1_000_000)] | None = None
+    veto: Flag = False
+    timeout: Duration | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Keyword arguments of `register`."""
+        return self.present("on", "use")
+
+
+class AllowedHosts(Block):
+    """Hosts that commands may reach."""
+
+    allow: Many[Text] = ()
+
+
+class ExecutionLimits(Block):
+    """Limits of one command."""
+
+    processes: Count | None = None
+    open_files: Count | None = None
+    file_size: Size | None = None
+    tmp_size: Size | None = None
+    disk: Size | None = None
+    memory: Size | None = None
+    cpus: Positive | None = None
+    address_space: Size | None = None
+    timeout: Duration | None = None
+
+
+class TasksConfig(Block):
+    """Tasks: the root of their folders, the hooks of their lifecycles, and how commands run."""
+
+    root: FolderPath | None = None
+    sandbox: Annotated[Literal["bwrap", "landlock", "none"], Choice("sandbox")] | None = None
+    run_as: Text | None = None
+    allow_weak: Flag = False
+    require_sandbox: Flag = False
+    network: OrBlock[NetworkMode, AllowedHosts] = "off"
+    limits: ExecutionLimits = ExecutionLimits()
+    ro_paths: Many[FolderPath] = ()
+    env: Hidden[Names] = Field(default_factory=dict)
+    hooks: Many[HookConfig] = ()
+
+    @property
+    def commands(self) -> Mapping[str, Any]:
+        """Options of commands, as `Runtime(tasks=)` takes them."""
+        return self.present("root", "hooks")
+
+
+class RetentionConfig(Block):
+    """Times after which settled data is deleted."""
+
+    settled_calls: Duration = timedelta(days=7)
+
+
+class TelemetryConfig(Block):
+    """Settings of spans."""
+
+    enabled: Flag = True
+    content: Flag = False
+
+
+class RecoveryConfig(Block):
+    """Treatment of runs whose process stopped."""
+
+    running: Annotated[Literal["resume", "fail"], Choice("recovery.running")] = "resume"
+    poison_after: Count = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """Origin of a configuration."""
+
+    path: Path  # as the caller named it
     base_dir: Path  # base of relative paths
-    store: StoreConfig
-    session_stores: Mapping[str, StoreConfig] = field(default_factory=_nothing)
-    llms: Mapping[str, ModelRef] = field(default_factory=_nothing)
-    prices: Mapping[str, Price] = field(default_factory=_nothing)  # by model
-    mcp_servers: Mapping[str, McpServerConfig] = field(default_factory=_nothing)
-    deps: str | None = None
-    agents: Mapping[str, AgentConfig] = field(default_factory=_nothing)
-    server: ServerConfig = field(default_factory=ServerConfig)
-    tasks: TasksConfig = field(default_factory=TasksConfig)
-    settled_calls: timedelta = timedelta(days=7)  # retention
-    resumes_running: bool = True  # recovery
-    poison_after: int = 5  # recovery
-    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
-    lines: Mapping[Key, int] = field(default_factory=_nothing, repr=False)
+    lines: Mapping[Key, int] = field(default_factory=lambda: {(): 1})
+
+
+class Config(Block):
+    """Complete, valid configuration."""
+
+    session_stores: Named[StoreConfig] = Field(default_factory=dict)
+    llms: Named[ModelRef] = Field(default_factory=dict)
+    prices: Annotated[Mapping[ModelName, PriceConfig], BeforeValidator(as_block)] = Field(
+        default_factory=dict
+    )
+    mcp_servers: Named[McpServerConfig] = Field(default_factory=dict)
+    deps: ObjectName | None = None
+    agents: Named[AgentConfig] = Field(default_factory=dict)
+    server: ServerConfig = ServerConfig()
+    tasks: TasksConfig = TasksConfig()
+    retention: RetentionConfig = RetentionConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
+    _source: ConfigFile = PrivateAttr(ConfigFile(Path(), Path()))
+    _store: StoreConfig | None = PrivateAttr(None)
+
+    @property
+    def file(self) -> Path:
+        """The file, as the caller named it."""
+        return self._source.path
+
+    @property
+    def store(self) -> StoreConfig:
+        """The store that this process uses."""
+        return self._store or StoreConfig.default(ConfigFolder(self.base_dir))
+
+    @property
+    def base_dir(self) -> Path:
+        """Folder to which paths are relative."""
+        return self._source.base_dir
+
+    def link(self, source: ConfigFile, store: StoreConfig) -> None:
+        """Complete it with its origin and the store that it chooses."""
+        self._source = source
+        self._store = store
 
     @property
     def store_url(self) -> str:
@@ -235,7 +248,7 @@ class Config:
     @property
     def webhook_secret(self) -> str | None:
         """Secret that signs and verifies callbacks."""
-        return self.server.webhook_secret
+        return next(iter(self.server.secrets), None)
 
     def build_deps(self) -> Any:
         """Import the object that `deps` names; None without `deps`. ConfigError says where."""
@@ -253,7 +266,5 @@ class Config:
         if "file" in error.details:
             return error
         text = error.message.replace("\n", " ")
-        block = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.lines), ())
-        line = self.lines.get(block, 1)
-        problem = ConfigProblem(line, key, text, error.hint, error.code)
-        return config_error(str(self.file), [problem])
+        problem = located(InvalidValue(text, error.hint), key, self._source.lines)
+        return config_error(str(self.file), [replace(problem, code=error.code)])

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from perdure.app import Runtime
-from perdure.app.configured import agents_from
-from perdure.config import load
 from perdure.config.agent_config import FILE, StorageConfig, load_storage
 from perdure.core.session.naming import check_id
 from perdure.core.session.todos import is_todo_tool
@@ -101,7 +99,12 @@ def _storage(config: StorageConfig, folder: Path) -> SessionStorage:
 
 def _configured(folder: Path) -> Sequence[Agent[Any]]:
     file = folder / "perdure.yaml"
-    return agents_from(load(file)) if file.exists() else ()
+    if not file.exists():
+        return ()
+    from perdure.app.configured import agents_from
+    from perdure.config import load
+
+    return agents_from(load(file))
 
 
 def _has_todos(agent: Agent[Any]) -> bool:

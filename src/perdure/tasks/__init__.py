@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.tasks.execution_verbs import ExecutionVerbs
     from perdure.tasks.executions.reader import OutputText
     from perdure.tasks.executions.requests import ExecutionResult
-    from perdure.tasks.hooks import Hook, HookType
+    from perdure.tasks.hooks import Hook
     from perdure.tasks.locks.values import LockInfo
     from perdure.tasks.model.facts import AgentDecision, LogEntry, LogLevel
     from perdure.tasks.model.locks import LockMode
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from perdure.tasks.values import TaskCheckpoint as Checkpoint
     from perdure.tasks.verbs import TaskVerbs
     from perdure.tasks.workspace_files import FolderEntry
+    from perdure.views.literals import HookType
 
 _HOMES = {  # a name of the documented API -> its module, and its name there
     "AgentDecision": ("perdure.tasks.model.facts", "AgentDecision"),
@@ -50,7 +51,7 @@ _HOMES = {  # a name of the documented API -> its module, and its name there
     "ExecutionVerbs": ("perdure.tasks.execution_verbs", "ExecutionVerbs"),
     "FolderEntry": ("perdure.tasks.workspace_files", "FolderEntry"),
     "Hook": ("perdure.tasks.hooks", "Hook"),
-    "HookType": ("perdure.tasks.hooks", "HookType"),
+    "HookType": ("perdure.views.literals", "HookType"),
     "LockInfo": ("perdure.tasks.locks.values", "LockInfo"),
     "LockManager": ("perdure.tasks.api.locks", "LockManager"),
     "LockMode": ("perdure.tasks.model.locks", "LockMode"),

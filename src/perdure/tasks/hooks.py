@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import anyio
 from anyio import to_thread
@@ -16,18 +16,11 @@ from anyio import to_thread
 from perdure.errors import Conflict, Refused
 from perdure.ids import secret_id
 from perdure.user_code import UserCode, UserCodeError, error_line, loggable
+from perdure.views.literals import HookType
 from perdure.views.values import Duration, parse_duration
 
 logger = logging.getLogger("perdure")
 
-HookType = Literal[
-    "before_task_start",
-    "after_task_start",
-    "before_task_complete",
-    "after_task_complete",
-    "before_task_fail",
-    "after_task_fail",
-]
 TYPES: Final[tuple[HookType, ...]] = get_args(HookType)
 PRIORITY: Final = 10
 TIMEOUT_S: Final = 30.0  # of one hook

@@ -8,7 +8,7 @@ from perdure.core.session.naming import check_id
 from perdure.errors import Conflict
 from perdure.store.base import Gone, NoStream, Store, VersionMoved
 from perdure.tasks.entries import TaskEntry, get_task
-from perdure.tasks.hooks import HookRunner, HookType
+from perdure.tasks.hooks import HookRunner
 from perdure.tasks.locks.values import LockInfo
 from perdure.tasks.model import record, state_file
 from perdure.tasks.model.facts import FactType, LogLevel, TaskFact
@@ -25,6 +25,7 @@ from perdure.tasks.values import (
 )
 from perdure.tasks.writer import TaskCommit, TaskWriter, new_fact
 from perdure.views.base import iso
+from perdure.views.literals import HookType
 
 Changes = Callable[[TaskRecord], Mapping[str, Any]]
 

@@ -16,3 +16,11 @@ PendingStatus = Literal["waiting", "processing", "completed", "failed", "expired
 StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
 OnCrash = Literal["tell", "retry", "ask"]
 Role = Literal["viewer", "submitter", "approver", "operator", "admin"]
+HookType = Literal[
+    "before_task_start",
+    "after_task_start",
+    "before_task_complete",
+    "after_task_complete",
+    "before_task_fail",
+    "after_task_fail",
+]

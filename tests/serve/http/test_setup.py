@@ -5,7 +5,7 @@ from tests.support.http_client import MakeClient
 
 from perdure import Runtime
 from perdure.config import ServerConfig
-from perdure.config.settings import TokenConfig
+from perdure.config.settings import RateLimits, TokenConfig
 from perdure.core.roles import Principal
 from perdure.errors import ConfigError
 from perdure.serve.http.app import application
@@ -116,7 +116,7 @@ def test_the_known_hosts_are_loopback_the_public_one_and_the_configured_one() ->
 def test_a_burst_grows_and_shrinks_with_its_rate() -> None:
     usual = setup(ServerConfig(), None, None).rules
     assert (usual.per_source, usual.per_id) == (Rate(100, 200), Rate(20, 50))
-    limits = {"per_source": 1000.0, "per_id": 1 / 60}
+    limits = RateLimits(per_source=1000.0, per_id=1 / 60)
     changed = setup(ServerConfig(rate_limit=limits), None, None).rules
     assert (changed.per_source, changed.per_id) == (Rate(1000, 2000), Rate(1 / 60, 1))
 

@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -49,13 +48,12 @@ def serve_until_stopped(
     warnings = [] if loaded is None else blocking_warnings(loaded)
     for warning in (*warnings, *token_warnings(tokens)):
         logger.warning("%s", warning.removeprefix("warning: "))
-    config = replace(
-        config,
+    config = config.changed(
         host=config.host if host is None else host,
         port=config.port if port is None else port,
     )
     listener = _listener(setup(config, token, None))
-    config = replace(config, port=listener.getsockname()[1])  # port 0 asks for any free port
+    config = config.changed(port=listener.getsockname()[1])  # port 0 asks for any free port
     try:
         with serving_at(setup(config, token, None).public_url, os.environ.get(SECRET) or None):
             runtime = load_runtime(settings, "any")

@@ -64,7 +64,7 @@ def setup(config: ServerConfig, token: str | None, public_url: str | None) -> Se
     Raises ConfigError if other machines could reach the server without a token.
     """
     principals = {
-        item.token: Principal(item.name, item.role, item.tenant, item.on_behalf)  # type: ignore[arg-type]
+        item.token: Principal(item.name, item.role, item.tenant, item.on_behalf)
         for item in config.tokens
     }
     if not principals and token:
@@ -99,8 +99,8 @@ def _rules(config: ServerConfig, url: str) -> Rules:
         hosts=frozenset(LOOPBACK | names),
         allow_addresses=config.host in _ALL_INTERFACES,
         trusted_proxies=parse_networks(config.trusted_proxies),
-        per_source=_rate(config.rate_limit["per_source"], PER_SOURCE),
-        per_id=_rate(config.rate_limit["per_id"], PER_ID),
+        per_source=_rate(config.rate_limit.per_source, PER_SOURCE),
+        per_id=_rate(config.rate_limit.per_id, PER_ID),
         max_body=config.max_body,
     )
 

@@ -1,20 +1,24 @@
 """Loading of a configuration file: read YAML, and build the Config."""
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 import yaml.reader
+from pydantic import ValidationError
 
-from perdure.config.build import build
+from perdure.config.blocks import problems_in
+from perdure.config.links import Linker
+from perdure.config.paths import ConfigFolder
 from perdure.config.problems import ConfigProblem, config_error
-from perdure.config.reader import ConfigReader
-from perdure.config.settings import Config
-from perdure.config.table import TABLE
+from perdure.config.reader import ConfigReader, YamlBlock
+from perdure.config.settings import Config, ConfigFile
 from perdure.errors import ConfigError
 
+_NAMED: Final = ("session_stores", "llms", "prices", "mcp_servers", "agents")
 _TAB: Final = "found character '\\t'"
 
 
@@ -92,12 +96,34 @@ def load(path: str | os.PathLike[str]) -> Config:
 
 def parse(path: Path, environ: Mapping[str, str]) -> Config:
     """Return the configuration with variables from `environ`. ConfigError if it is invalid."""
-    node = read_nodes(path)
     reader = ConfigReader(environ)
-    data = reader.read(TABLE, node)
+    data = reader.read(read_nodes(path))
+    source = ConfigFile(path, path.absolute().parent, reader.lines)
+    blocks = data if isinstance(data, YamlBlock) else {}
+    names = {block: tuple(value) for block, value in blocks.items() if isinstance(value, YamlBlock)}
+    config = _config(data, source, reader.problems)
+    linker = Linker(config, defaultdict(tuple, names), source, reader.problems)
+    linker.link()
     if reader.problems:
         raise config_error(str(path), reader.problems)
-    config, problems = build(data, reader.entries, path)
-    if config is None:
-        raise config_error(str(path), problems.all)
     return config
+
+
+def _config(data: Any, source: ConfigFile, problems: list[ConfigProblem]) -> Config:
+    """Return what is valid of a configuration, and collect the problems of the rest."""
+    context = ConfigFolder(source.base_dir)
+    try:
+        return Config.model_validate(data, context=context)
+    except ValidationError as error:
+        refusals = list(problems_in(error, source.lines))
+    problems += refusals
+    if not isinstance(data, YamlBlock):
+        return Config()
+    for problem in refusals:
+        block, *inside = map(str, problem.key)
+        entry = data.get(block)
+        if block in _NAMED and inside and isinstance(entry, YamlBlock):
+            entry.pop(inside[0], None)
+        else:
+            data.pop(block, None)
+    return Config.model_validate(data, context=context)
