@@ -2,10 +2,9 @@
 
 import functools
 import inspect
-import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -13,16 +12,6 @@ from perdure.errors import ConfigError
 from perdure.runtime.values import Context
 from perdure.views.calls import PendingCall
 from perdure.views.values import File
-
-_SECTION: Final = re.compile(
-    r"(args|arguments|parameters|params|keyword args|other parameters|returns?|yields?|raises"
-    r"|examples?|notes?|warnings?|attributes|see also|references|todo):?",
-    re.IGNORECASE,
-)
-_PARAMETERS: Final = ("args", "arguments", "parameters", "params", "keyword args")
-_FIELD: Final = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:(.*)")
-_GOOGLE: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
-_NUMPY: Final = re.compile(r"\*{0,2}(\w+)\s*(?::.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,82 +24,17 @@ class Doc:
 
 def parse_docstring(text: str | None) -> Doc:
     """Parse a docstring in Google, NumPy or reST style; other parts are ignored."""
-    lines = (text or "").strip().splitlines()
-    descriptions = {**_fields(lines), **_sections(lines)}
-    return Doc(_summary(lines), {name: text for name, text in descriptions.items() if text})
+    from docstring_parser import parse  # only tools need it
 
-
-def _summary(lines: Sequence[str]) -> str:
-    summary: list[str] = []
-    for index, line in enumerate(lines):
-        if not line.strip() or line.lstrip().startswith(":") or _is_heading(lines, index):
-            break
-        summary.append(line.strip())
-    return " ".join(summary)
-
-
-def _is_heading(lines: Sequence[str], index: int) -> bool:
-    """Return True if a section begins: `Args:`, or `Parameters` over a line of dashes."""
-    line = lines[index].strip()
-    return bool(_SECTION.fullmatch(line)) and (line.endswith(":") or _is_ruled(lines, index))
-
-
-def _is_ruled(lines: Sequence[str], index: int) -> bool:
-    return index + 1 < len(lines) and bool(re.fullmatch(r"\s*-{3,}\s*", lines[index + 1]))
-
-
-def _fields(lines: Sequence[str]) -> dict[str, str]:
-    """Return the fields `:param x: text`, with the lines indented under them."""
-    descriptions: dict[str, str] = {}
-    for index, line in enumerate(lines):
-        if match := _FIELD.match(line.strip()):
-            more = _indented(lines[index + 1 :], _indent(line))
-            descriptions[match[1]] = " ".join([match[2].strip(), *more]).strip()
-    return descriptions
-
-
-def _sections(lines: Sequence[str]) -> dict[str, str]:
-    descriptions: dict[str, str] = {}
-    for index, line in enumerate(lines):
-        if _is_heading(lines, index) and line.strip(" :").lower() in _PARAMETERS:
-            ruled = _is_ruled(lines, index)
-            body = _body(lines, index + 2 if ruled else index + 1)
-            descriptions.update(_entries(body, _NUMPY if ruled else _GOOGLE))
-    return descriptions
-
-
-def _body(lines: Sequence[str], start: int) -> list[str]:
-    """Return the lines of a section: up to the next heading or a line indented less."""
-    body: list[str] = []
-    for index in range(start, len(lines)):
-        line = lines[index]
-        if _is_heading(lines, index):
-            break
-        if line.strip() and body and _indent(line) < _indent(body[0]):
-            break
-        if line.strip():
-            body.append(line)
-    return body
-
-
-def _entries(body: Sequence[str], head: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    for index, line in enumerate(body):
-        match = head.fullmatch(line.strip())
-        if _indent(line) == _indent(body[0]) and match:
-            first = match[2] if head is _GOOGLE else ""
-            more = _indented(body[index + 1 :], _indent(line))
-            yield match[1], " ".join([first, *more]).strip()
-
-
-def _indented(lines: Sequence[str], margin: int) -> Iterator[str]:
-    for line in lines:
-        if not line.strip() or _indent(line) <= margin:
-            return
-        yield line.strip()
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    docstring = parse(inspect.cleandoc(text or ""))
+    summary, *_ = (docstring.description or "").split("\n\n")
+    descriptions = {
+        name.strip().lstrip("*"): " ".join(parameter.description.split())
+        for parameter in docstring.params
+        if parameter.description
+        for name in parameter.arg_name.split(",")
+    }
+    return Doc(" ".join(summary.split()), descriptions)
 
 
 _VARIADIC: Final = inspect.Parameter.VAR_POSITIONAL
