@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.simulation.campaign import Campaign
 
 from perdure.runtime.probes import ModelAsked
+from perdure.store.base import Entry
 from perdure.testing.simulation.fleet import Fleet
 from perdure.testing.simulation.judgement import judge
 from perdure.testing.simulation.log import RawLog, RawRecord, session_of
@@ -28,6 +29,7 @@ class Played(NamedTuple):
     """What the seed has left."""
 
     entries: dict[str, dict[str, Any]]
+    streams: dict[str, Any]
     feed: list[Any]
     logs: dict[str, RawLog]
 
@@ -40,7 +42,9 @@ def played() -> tuple[Campaign, Played]:
     with quiet_logs():
         assert fleet.run().problems == []
     memory = fleet.memory
-    return campaign, Played(memory._tables.entries, memory._feed, fleet.oracle.logs)
+    return campaign, Played(
+        memory._tables.entries, memory._tables.streams, memory._feed, fleet.oracle.logs
+    )
 
 
 class Evidence:
@@ -50,6 +54,7 @@ class Evidence:
         campaign, logs = played()
         memory = self.memory = campaign.fleet.memory
         memory._tables.entries = {kind: dict(rows) for kind, rows in logs.entries.items()}
+        memory._tables.streams = {**logs.streams}
         memory._feed = [*logs.feed]
         self.oracle, self.replies = Oracle(memory), deepcopy(campaign.replies)
         self.oracle.logs = deepcopy(logs.logs)
@@ -74,14 +79,24 @@ class Evidence:
         log, place, _ = self.pick(type_, **fields)
         log[place:place] = [log[place]] * times
 
-    def change_entry(self, **changes: object) -> None:
-        """Change the data of the first entry of a session that is completed."""
+    def change_entry(self, **changes: object) -> str:
+        """Change the first entry of a session that is completed; return its stream."""
         entries = self.memory._tables.entries["session"]
         for key, entry in entries.items():
             data = msgspec.json.decode(entry.data)
             if data.get("state") == "completed":
                 entries[key] = replace(entry, data=msgspec.json.encode({**data, **changes}))
-                return
+                return entry.stream
+        raise AssertionError("no session is completed")
+
+    def open_call(self, call_id: str) -> None:
+        """Add an open call to the session that has the first result."""
+        results = self.pick("tool_result")[0]
+        stream = next(name for name, log in self.oracle.logs.items() if log is results)
+        call = Entry(
+            "pending", "p", stream, 1, "open", None, b'{"callID": "%s"}' % call_id.encode()
+        )
+        self.memory._tables.entries["pending"] = {"p": call}
 
 
 def plants(guarantee: str, text: str) -> Callable[[Plant], Plant]:
@@ -212,6 +227,13 @@ def deliver_mail_twice(evidence: Evidence) -> None:
         evidence.pick("user")[0].append(RawRecord("user", {"mail": ["m"], "n": number}, 0, "", 0))
 
 
+@plants("G9", "was delivered 2 times")
+def take_mail_that_was_delivered(evidence: Evidence) -> None:
+    mail = {"mail": ["m"]}
+    log = evidence.pick("user")[0]
+    log += [RawRecord("user", mail, 0, "", 0), RawRecord("mail_taken", mail, 0, "", 0)]
+
+
 @plants("G9", "the feed is not the records")
 def feed_a_record_twice(evidence: Evidence) -> None:
     evidence.memory._feed.insert(1, evidence.memory._feed[0])
@@ -240,6 +262,50 @@ def show_another_head(evidence: Evidence) -> None:
     evidence.change_entry(head=1)
 
 
+@plants("G9", "records, and its log has")
+def end_a_child_after_its_parent_was_parked(evidence: Evidence) -> None:
+    end_child(evidence, "completed")
+
+
+def end_child(evidence: Evidence, status: str) -> None:
+    log = evidence.oracle.logs[evidence.change_entry()]
+    log.append(RawRecord("delegation_complete", {"status": status}, 0, "", 0))
+
+
+@plants("G9", "its entry counts 9999 tokens of requests")
+def show_other_usage(evidence: Evidence) -> None:
+    evidence.change_entry(usage={"inputTokens": 9999})
+
+
+@plants("G9", "its entry names run task_other")
+def show_another_run(evidence: Evidence) -> None:
+    evidence.change_entry(taskID="task_other")
+
+
+@plants("G9", "the run is over, and call c is still open")
+def leave_a_call_open_when_the_run_is_over(evidence: Evidence) -> None:
+    evidence.open_call("c")
+
+
+@plants("G4", "has a result, and its entry is open")
+def leave_a_call_open_that_has_a_result(evidence: Evidence) -> None:
+    evidence.open_call(evidence.pick("tool_result")[2]["toolCallId"])
+
+
+@plants("G9", "mail m is not delivered")
+def leave_mail_open(evidence: Evidence) -> None:
+    stream = evidence.change_entry()
+    mail = Entry("mail", "m", stream, 1, "open", None, b"{}")
+    evidence.memory._tables.entries["mail"] = {"m": mail}
+
+
+@plants("G9", "holds it, and nothing moves")
+def leave_a_lease(evidence: Evidence) -> None:
+    stream = evidence.change_entry()
+    rows = evidence.memory._tables.streams
+    rows[stream] = rows[stream]._replace(holder="h")
+
+
 @plants("G9", "its entry counts 99 turns")
 def show_other_turns(evidence: Evidence) -> None:
     evidence.change_entry(turns=99)
@@ -262,6 +328,12 @@ def record_a_wait_at_each_crash(evidence: Evidence) -> None:
 
 def test_a_seed_in_which_nothing_went_wrong_has_no_problems() -> None:
     assert Evidence().judge() == []
+
+
+def test_the_end_of_a_cancelled_child_needs_nothing_of_a_parent_that_has_completed() -> None:
+    evidence = Evidence()
+    end_child(evidence, "cancelled")
+    assert evidence.judge() == []
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)

@@ -169,28 +169,45 @@ def _entry_differences(data: dict[str, Any], log: RawLog) -> Iterator[str]:
             yield f"it rests as {state} (problem: {data.get('problem')})"
     elif state != (end or "waiting"):
         yield f"its entry says {state}, and its log {end or 'has no end'}"
-    is_parked = state == "completed"  # by its driver: a cancel, and a vote, change the log only
-    if head > len(log) or (is_parked and head != len(log)):
+    if head > len(log):
         yield f"its entry knows {head} records, and its log has {len(log)}"
-    turns = sum(row.type == "assistant" for row in log)
-    if is_parked and data["turns"] != turns:
-        yield f"its entry counts {data['turns']} turns, and its log {turns}"
+    if state == "completed":  # by its driver: a cancel, and a vote, change the log only
+        yield from _differences_at_the_end(data, log)
     for name in {*data.get("waiting", ())} - {call["pendingID"] for call in log.open_calls()}:
         yield f"its entry waits for {name}, and its log does not"
 
 
+def _differences_at_the_end(data: dict[str, Any], log: RawLog) -> Iterator[str]:
+    """Yield what the entry of a session that has completed a run says, and its log does not."""
+    # The end of a child that was cancelled needs nothing of the parent's driver.
+    ends = [row.type == "delegation_complete" and row.data["status"] == "cancelled" for row in log]
+    last = max(seq for seq, is_end in enumerate(ends, 1) if not is_end)
+    if data["head"] < last:
+        yield f"its entry knows {data['head']} records, and its log has {len(log)}"
+    turns = sum(row.type == "assistant" for row in log)
+    if data["turns"] != turns:
+        yield f"its entry counts {data['turns']} turns, and its log {turns}"
+    tokens = sum(row.data.get("usage", {}).get("inputTokens", 0) for row in log)
+    counted = data.get("usage", {}).get("inputTokens", 0)
+    if counted != tokens:
+        yield f"its entry counts {counted:.0f} tokens of requests, and its log {tokens}"
+    run = [*log.of("agent_complete")][-1]["run"]
+    if data.get("taskID") != run:
+        yield f"its entry names run {data.get('taskID')}, and its log {run}"
+
+
 def _delivered(oracle: Oracle) -> Counter[str]:
     logs = [log for log in oracle.logs.values() if not log.is_fork]
-    rows = [data for log in logs for data in log.of("user", "tool_result")]
+    rows = [data for log in logs for data in log.of("user", "tool_result", "mail_taken")]
     return Counter(mail for data in rows for mail in data.get("mail", ()))
 
 
-def _feed(memory: MemoryStore) -> Iterator[tuple[str, str]]:
-    """Yield stream and type of each record, as a reader gets them page by page."""
+def _feed(memory: MemoryStore) -> Iterator[tuple[str, int]]:
+    """Yield stream and seq of each record, as a reader gets them page by page."""
     completed(memory.open())  # a story's check has closed it
     page = completed(memory.tail("", _PAGE))
     while page.records:
-        yield from ((record.stream, record.type) for record in page.records)
+        yield from ((record.stream, record.seq) for record in page.records)
         page = completed(memory.tail(page.cursor, _PAGE))
 
 

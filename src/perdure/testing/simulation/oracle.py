@@ -65,7 +65,7 @@ class Oracle:
     def __init__(self, memory: MemoryStore) -> None:
         self.problems: list[Problem] = []
         self.logs: dict[str, RawLog] = {}  # by stream; of erased ones none
-        self.feed: list[tuple[str, str]] = []  # stream and type of each record, in order
+        self.feed: list[tuple[str, int]] = []  # stream and seq of each record, in order
         self.effects: list[Effect] = []
         self.erased: set[str] = set()  # names of sessions
         self.erased_tasks: set[str] = set()  # ids of launched tasks
@@ -73,6 +73,7 @@ class Oracle:
         self._claims: dict[str, LastClaim] = {}
         self._claimers: dict[tuple[str, int, str], int] = {}  # start by stream, epoch and holder
         self._runs: Counter[tuple[Any, ...]] = Counter()
+        self._heads: Counter[str] = Counter()  # number of records, by stream
 
     def find(self, guarantee: str, session: str, text: str, log: RawLog | None = None) -> None:
         """Note a problem, once."""
@@ -122,7 +123,9 @@ class Oracle:
             elif write.records and session_of(write.stream):
                 log = self.logs.setdefault(write.stream, RawLog())
                 log += [decoded(record, process.name, id(process)) for record in write.records]
-            self.feed += [(write.stream, record.type) for record in write.records]
+            for _ in write.records:
+                self._heads[write.stream] += 1
+                self.feed.append((write.stream, self._heads[write.stream]))
         self._claim(process, list(heads.leases.values()))
 
     def holds(self, process: Process, stream: str) -> bool:
