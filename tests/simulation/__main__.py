@@ -19,7 +19,7 @@ def main() -> int:
         repetition.set(Repetition(options.seed, has_trace=True))
     seeds = range(options.first, options.first + options.seeds)
     try:
-        report = run_seeds(make_campaign, seeds, tuple(KINDS), "make simulate")
+        report = run_seeds(make_campaign, seeds, tuple(KINDS), "make simulate SEED={seed}")
     except AssertionError as error:
         print(error)  # noqa: T201
         return 1

@@ -1,8 +1,10 @@
 """Bugs that are planted at run time: each breaks one rule, and the oracle must find it.
 
-Planted, not found in 25 seeds, and left out: a cancel that keeps calls (the driver closes them),
-mail or session entries that are put without a condition (heads guard most of these commits), a park
-at any head, claims of held streams by commits, leases that are released only once.
+Planted, not found in 150 seeds, and left out: mail or session entries that are put without a
+condition (heads guard most of these commits, and the next driver puts the entry of its session
+again). In 25 seeds: a park at any head, claims of held streams by commits, leases that are released
+only once. A cancel that keeps calls is planted in the inbox and in the driver: each of them closes
+what the other has left.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.core.driver import drafts as turns
+from perdure.core.driver.draft_builder import DraftBuilder
 from perdure.core.pending import settlement
 from perdure.runtime.engine import tool_calls, verdicts
 from perdure.runtime.engine.driver import Driver
@@ -21,6 +24,7 @@ from perdure.runtime.engine.drives import Drives
 from perdure.runtime.engine.heartbeat import LeaseHolder
 from perdure.runtime.engine.in_flight import InFlight, ToolReturned
 from perdure.runtime.engine.writer import LeasedWriter
+from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.store import judge
 from perdure.store.base import Heads, Unknown, Write
 from perdure.store.memory import MemoryStore
@@ -211,6 +215,11 @@ def _deletion_is_not_made(patch: Patch) -> None:
     patch.setattr(MemoryStore, "commit", kept)
 
 
+def _cancel_keeps_calls(patch: Patch) -> None:
+    patch.setattr(SessionInbox, "_cancel_calls", lambda *_: ([], []))
+    patch.setattr(DraftBuilder, "cancel_pending", lambda *_: None)
+
+
 def _outcomes_get_lost(patch: Patch) -> None:
     finish, count = InFlight._finish, iter(range(10**9))
 
@@ -284,25 +293,25 @@ FREEZES: Final = ("freeze", "stall")
 BUGS: Final[dict[str, Bug]] = {
     name: Bug(plant, frozenset(guarantees.split()), seed, kinds)
     for name, plant, guarantees, seed, kinds in (
-        ("the fence is not checked", partial(_ignore, name="fence"), "G2 G3 G4 G5 G9", 0, FREEZES),
-        ("the head is not checked", partial(_ignore, name="head"), "G2 G3 G4 G5 G9", 35, ALL),
+        ("the fence is not checked", partial(_ignore, name="fence"), "G2 G3 G4 G5 G9", 21, FREEZES),
+        ("the head is not checked", partial(_ignore, name="head"), "G2 G3 G4 G5 G9", 121, ALL),
         ("versions are not checked", lambda p: _any_version(p, *ALL_KINDS), "G1 G4 G9", 26, ALL),
-        ("message keys are not checked", lambda p: _any_version(p, "key"), "G1", 15, ALL),
+        ("message keys are not checked", lambda p: _any_version(p, "key"), "G1", 5, ALL),
         (
             "pending calls are settled at any version",
             lambda p: _any_version(p, "pending"),
             "G1 G4",
-            26,
+            0,
             ALL,
         ),
-        ("intents are not committed", _intent_not_committed, "G3", 24, ALL),
+        ("intents are not committed", _intent_not_committed, "G3", 18, ALL),
         ("interrupted calls are retried", _interrupted_calls_are_retried, "G3", 5, ("crash",)),
-        ("a lost reply is retried blindly", _lost_reply_is_retried_blindly, "G2 G3 G4 G9", 8, ALL),
+        ("a lost reply is retried blindly", _lost_reply_is_retried_blindly, "G2 G3 G4 G9", 60, ALL),
         (
             "messages are acknowledged too early",
             lambda p: _reply_before_commit(p, "user"),
             "G1",
-            21,
+            1,
             ALL,
         ),
         (
@@ -332,10 +341,10 @@ BUGS: Final[dict[str, Bug]] = {
             ALL,
         ),
         ("calls expire early", _early_expiry, "G9", 0, ALL),
-        ("unanswered claims stay", _unanswered_claims_stay, "G9", 35, ("lost_reply",)),
+        ("unanswered claims stay", _unanswered_claims_stay, "G9", 7, ("lost_reply",)),
         ("unknown claims are forgotten", _unknown_claims_are_forgotten, "G9", 0, ("lost_reply",)),
-        ("a drive survives its lease", _drive_survives_its_lease, "G2 G3 G5", 5, ("freeze",)),
-        ("the deadline of a lease is not checked", _deadline_is_not_checked, "G5", 5, ("freeze",)),
+        ("a drive survives its lease", _drive_survives_its_lease, "G2 G3 G5", 0, ("freeze",)),
+        ("the deadline of a lease is not checked", _deadline_is_not_checked, "G5", 0, ("freeze",)),
         (
             "a tool starts without checking the lease again",
             _tools_start_unchecked,
@@ -343,12 +352,13 @@ BUGS: Final[dict[str, Bug]] = {
             59,
             ("freeze",),
         ),
-        ("holders are reaped early", _early_reap, "G5", 12, FREEZES),
-        ("intents start twice", _intents_start_twice, "G3", 2, ALL),
+        ("holders are reaped early", _early_reap, "G5", 11, FREEZES),
+        ("intents start twice", _intents_start_twice, "G3", 0, ALL),
         ("deletions are not made", _deletion_is_not_made, "G1 G9", 10, ALL),
+        ("a cancel keeps calls", _cancel_keeps_calls, "G4 G9", 4, ALL),
         ("outcomes get lost", _outcomes_get_lost, "G9", 0, ALL),
         ("losers learn another winner", _losers_learn_another_winner, "G4", 12, ALL),
-        ("late settlements succeed", _late_settlements_succeed, "G1 G4", 4, ALL),
+        ("late settlements succeed", _late_settlements_succeed, "G1 G4", 0, ALL),
         ("mail is not marked as taken", _mail_is_not_marked, "G9", 0, ALL),
         ("session entries are not updated", _entry_is_not_updated, "G9", 0, ALL),
     )

@@ -13,8 +13,13 @@ RECORDS: Final = (
     *("agent_start", "agent_complete", "retry", "compacted", "forked"),
 )
 FAULTS: Final = (
-    *("crash before an operation", "crash after a commit", "crash at an effect"),
-    *("crash at some time", "freeze at an operation", "freeze after a commit"),
+    *("crash before an operation", "crash before a result is recorded", "crash after a commit"),
+    *(
+        "crash at an effect",
+        "crash at some time",
+        "freeze at an operation",
+        "freeze after a commit",
+    ),
     *("freeze at an effect", "lost reply", "lost reply to a claim", "unavailable", "outage"),
     *("stall", "lost signal", "doubled signal", "late signal", "clock step", "skewed clock"),
 )

@@ -94,9 +94,10 @@ WRONG = """
         paid.clear()
         assert len(payments) <= 1, f"{len(payments)} payments"
 
+    turns = [{"calls": [{"tool": "pay", "args": {}}]}, {"text": "done"}]
+    agents = [Agent("a", model=ScriptedModel(turns), tools=[pay])]
+
     def test_payments():
-        turns = [{"calls": [{"tool": "pay", "args": {}}]}, {"text": "done"}]
-        agents = [Agent("a", model=ScriptedModel(turns), tools=[pay])]
         simulate(story, agents=agents, seeds=range(20), faults=["crash"], check=check)
 """
 
@@ -108,7 +109,7 @@ def test_a_check_finds_the_second_refund_and_the_printed_command_repeats_it(tmp_
     first = python(tmp_path, "-c", program)
     assert "payments" in first.stderr
     assert "pay ran 2 times" in first.stderr
-    assert "faults are enough" in first.stderr
+    assert " enough:" in first.stderr
     (command,) = [line for line in first.stderr.splitlines() if line.startswith("  seed ")]
     name, seed = command.split()[-3], command.split()[-1]
     assert name == "payments:test_payments"
@@ -116,6 +117,38 @@ def test_a_check_finds_the_second_refund_and_the_printed_command_repeats_it(tmp_
     assert again.returncode == 1
     assert again.stderr.strip() in first.stderr
     assert " crash worker" in again.stdout
+
+
+PLACES = """
+    import pytest
+    from payments import agents, check, story
+    from perdure.testing import simulate
+
+    class TestPayments:
+        def test_payments(self):
+            simulate(story, agents=agents, seeds=range(30), faults=["crash"], check=check)
+
+    @pytest.fixture
+    def seeds():
+        return range(30)
+
+    def test_with_fixture(seeds):
+        simulate(story, agents=agents, seeds=seeds, faults=["crash"], check=check)
+"""
+
+
+def test_the_command_also_repeats_methods_and_for_fixtures_it_says_what_to_write(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "payments.py").write_text(dedent(WRONG))
+    (tmp_path / "test_places.py").write_text(dedent(PLACES))
+    report = python(tmp_path, "-m", "pytest", "-q", "test_places.py").stdout
+    assert "in test_places:test_with_fixture (it has fixtures" in report
+    (name,) = {word for word in report.split() if word.endswith(":TestPayments.test_payments")}
+    seed = report.split(f"{name} --seed ")[1].split()[0]
+    again = python(tmp_path, "-m", "perdure.testing.simulation", name, "--seed", seed)
+    assert again.returncode == 1
+    assert "2 payments" in again.stderr
 
 
 def python(folder: Path, *args: str) -> "subprocess.CompletedProcess[str]":
@@ -293,6 +326,52 @@ def test_a_seed_that_does_not_repeat_says_so_with_the_first_step_that_differs() 
     text = failure_of(lambda: simulate(story, agents=agent_with(), seeds=[3], faults=[]))
     assert "the seed does not repeat" in text
     assert "first step that differs" in text
+
+
+def test_what_outlives_a_seed_is_suspected_if_no_fault_is_needed() -> None:
+    ends: list[object] = []
+
+    def check(found: dict[str, End]) -> None:
+        ends.append(found)
+        assert len(ends) < 3
+
+    text = failure_of(lambda: simulate(run_once, agents=agent_with(), check=check, faults=[]))
+    assert "seed 2" in text
+    assert "it fails without any fault" in text
+    assert "seed 0 has passed before, and fails now too: something outlives a seed" in text
+
+
+def test_a_check_that_fails_once_is_told_from_steps_that_differ() -> None:
+    errors = [AssertionError("once")]
+
+    def check(_: dict[str, End]) -> None:
+        if errors:
+            raise errors.pop()
+
+    text = failure_of(lambda: simulate(run_once, agents=agent_with(), check=check, faults=[]))
+    assert "does not repeat: the same steps, and now every guarantee holds" in text
+
+
+def test_a_tool_that_has_its_effect_at_its_end_is_found_to_repeat_it() -> None:
+    """The process dies between the effect and the record of its result."""
+    paid: list[str] = []
+
+    @tool(idempotent=True)
+    async def pay() -> str:
+        await asyncio.sleep(0.2)
+        paid.append("once")
+        return "paid"
+
+    def check(_: dict[str, End]) -> None:
+        payments = len(paid)
+        paid.clear()
+        assert payments == 1
+
+    text = failure_of(
+        lambda: simulate(run_once, agents=agent_with(pay), check=check, seeds=60, faults=["crash"])
+    )
+    assert "pay ran" in text
+    assert "crash before a result is recorded" in text
 
 
 def test_agents_are_created_at_each_start_and_deps_are_entered() -> None:

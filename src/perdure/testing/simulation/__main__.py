@@ -46,7 +46,10 @@ def load(name: str) -> Any:
     module = (
         _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     )
-    function = getattr(module, function_name, None)
+    function: Any = module
+    for part in function_name.split("."):
+        owner = function() if isinstance(function, type) else function
+        function = getattr(owner, part, None)
     if not callable(function):
         raise TypeError(f"{place} has no function {function_name!r}")
     if needed := list(inspect.signature(function).parameters):

@@ -11,6 +11,7 @@ from perdure.testing.simulation.loop import START_S
 # last two kinds and of outages per look, those of `at some time` in crashes per second.
 KINDS: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = {
     "crash": {
+        "crash before a result is recorded": (0.1, 0.3),
         "crash before an operation": (0.003, 0.006),
         "crash after a commit": (0.02, 0.07),
         "crash at an effect": (0.05, 0.1),

@@ -5,11 +5,12 @@ import gc
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -22,6 +23,8 @@ from perdure.testing.simulation.story import Agents, Check, Story, StoryScenario
 COMMAND: Final = "python -m perdure.testing.simulation"
 _RUNS: Final = 3  # of a seed in which a callback took long
 _TRACE_EXCERPT: Final = 3  # steps before the first that differs
+UNREPEATED: Final = "  the seed does not repeat"
+OUTLIVES: Final = "something outlives a seed; let check empty its fakes before it asserts"
 
 MakeScenario = Callable[[], Any]  # a Scenario
 
@@ -69,30 +72,30 @@ def simulate(
     numbers = _checked(story, seeds, processes, faults, check)
     workers = [Role(f"worker-{number}") for number in range(1, processes)]
     scenario = partial(StoryScenario, story, agents, deps, check, workers)
-    command = f"{COMMAND} {_caller_name(inspect.currentframe())}"
+    command = _command(inspect.currentframe())
     return run_seeds(scenario, numbers, tuple(KINDS if faults is None else faults), command)
 
 
 def run_seeds(
     scenario: MakeScenario, seeds: Iterable[int], kinds: Collection[str], command: str
 ) -> Simulated:
-    """Run seeds of a scenario until one fails. Raises AssertionError."""
+    """Run seeds of a scenario until one fails. Raises AssertionError with the command for it."""
     __tracebackhide__ = True
     repeated = repetition.get()
-    has_trace = repeated is not None and repeated.has_trace
-    counts, virtual_s, number = Counter[str](), 0.0, 0
+    counts, virtual_s, passed = Counter[str](), 0.0, list[int]()
     with quiet_logs():
         for seed in seeds if repeated is None else [repeated.seed]:
-            outcome = run_seed(scenario, seed, kinds, has_trace=has_trace)
-            if has_trace:
+            outcome = run_seed(scenario, seed, kinds)
+            if repeated is not None and repeated.has_trace:
                 print("\n".join(outcome.trace))  # noqa: T201 - what --trace asks for
             if outcome.problems:
-                _fail(outcome, scenario, kinds, f"{command} --seed {seed}")
+                run = partial(run_seed, scenario, kinds=kinds)
+                _fail(outcome, run, command.replace("{seed}", str(seed)), passed)
             counts += counted(outcome)
             virtual_s += outcome.virtual_s
-            number += 1
+            passed.append(seed)
     return Simulated(
-        number, counts["crashes"], counts["freezes"], counts["lost replies"], virtual_s
+        len(passed), counts["crashes"], counts["freezes"], counts["lost replies"], virtual_s
     )
 
 
@@ -109,7 +112,6 @@ def run_seed(
     kinds: Collection[str] = tuple(KINDS),
     *,
     allowed: frozenset[Fault] | None = None,
-    has_trace: bool = False,
 ) -> SeedOutcome:
     """Run one seed of a scenario, with all of its faults or those that are allowed.
 
@@ -117,7 +119,7 @@ def run_seed(
     """
 
     def run() -> SeedOutcome:
-        return Fleet(seed, scenario(), kinds, allowed=allowed, has_trace=has_trace).run()
+        return Fleet(seed, scenario(), kinds, allowed=allowed).run()
 
     outcome = run()
     for _ in range(_RUNS - 1):
@@ -147,33 +149,40 @@ def quiet_logs() -> Iterator[None]:
 
 
 def _fail(
-    failed: SeedOutcome, scenario: MakeScenario, kinds: Collection[str], command: str
+    failed: SeedOutcome, run: Callable[..., SeedOutcome], command: str, passed: Sequence[int]
 ) -> NoReturn:
     __tracebackhide__ = True
-    run = partial(run_seed, scenario, failed.seed, kinds)
-    text = f"{failed.problems[0]}\n  seed {failed.seed}: {command}\n"
-    first = run(has_trace=True)
-    if first.digest != failed.digest:
-        raise AssertionError(text + _difference(first.trace, run(has_trace=True).trace))
-    smallest = shrink(failed, lambda allowed: run(allowed=allowed))
-    number, total = len(smallest.fired), len(failed.fired)
-    lines = "\n".join(f"  {item}" for item in smallest.fired)
-    shrunk = f"  {number} of {total} faults are enough:\n{lines}\n" if number else ""
-    nothing = "" if number else "  it fails without any fault\n"
-    problem = smallest.problems[0]
-    again = "" if str(problem) == str(failed.problems[0]) else f"  then: {problem}\n"
-    raise AssertionError(text + shrunk + nothing + again)
+    seed, problem = failed.seed, failed.problems[0]
+    text = f"{problem}\n  seed {seed}: {command}\n"
+    again = run(seed)
+    if again.trace != failed.trace:
+        raise AssertionError(text + _difference(failed.trace, again.trace))
+    if not again.problems:
+        raise AssertionError(f"{text}{UNREPEATED}: the same steps, and now every guarantee holds\n")
+    smallest = shrink(failed, lambda allowed: run(seed, allowed=allowed))
+    if smallest.fired:
+        lines = "".join(f"\n  {item}" for item in smallest.fired)
+        number, verb = len(smallest.fired), "is" if len(smallest.fired) == 1 else "are"
+        text += f"  {number} of {len(failed.fired)} faults {verb} enough:{lines}\n"
+    else:
+        text += "  it fails without any fault\n"
+        if passed and run(passed[0]).problems:
+            text += f"  seed {passed[0]} has passed before, and fails now too: {OUTLIVES}\n"
+        elif problem.guarantee == "check":
+            text += f"  or {OUTLIVES}\n"
+        raise AssertionError(text)
+    if str(smallest.problems[0]) != str(problem):
+        text += f"  then: {smallest.problems[0]}\n"
+    raise AssertionError(text)
 
 
 def _difference(first: list[str], second: list[str]) -> str:
     """Return the first step at which two runs of a seed differ."""
-    pairs = zip(first, second, strict=False)
-    place = next((i for i, (line, other) in enumerate(pairs) if line != other), None)
-    text = "  the seed does not repeat: something depends on more than the seed"
-    if place is None:
-        return f"{text}; after the first run it does\n"
-    before = "".join(f"\n    {line}" for line in first[max(0, place - _TRACE_EXCERPT) : place])
-    return f"{text}\n  first step that differs:{before}\n  - {first[place]}\n  + {second[place]}\n"
+    pairs = zip_longest(first, second, fillvalue="(the end)")
+    place, (line, other) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    before = "".join(f"\n    {step}" for step in first[max(0, place - _TRACE_EXCERPT) : place])
+    text = f"{UNREPEATED}: something depends on more than the seed"
+    return f"{text}\n  first step that differs:{before}\n  - {line}\n  + {other}\n"
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -207,13 +216,18 @@ def _checked(
     raise RuntimeError("simulate has an event loop of its own; call it in a test without async")
 
 
-def _caller_name(frame: FrameType | None) -> str:
-    """Return the function that calls `simulate`, as the command line takes it."""
+def _command(frame: FrameType | None) -> str:
+    """Return what repeats a seed of the function that calls `simulate`."""
     caller = None if frame is None else frame.f_back
     if caller is None:
-        return "MODULE:FUNCTION"
+        return f"{COMMAND} MODULE:FUNCTION --seed {{seed}}"
     path, module = Path(caller.f_code.co_filename), str(caller.f_globals.get("__name__"))
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     is_importable = ".".join(path.with_suffix("").parts) == module
-    return f"{module if is_importable else path}:{caller.f_code.co_name}"
+    function = caller.f_code.co_qualname.split(".<locals>")[0]
+    name = f"{module if is_importable else path}:{function}"
+    arguments = caller.f_code.co_varnames[: caller.f_code.co_argcount]
+    if arguments and arguments != ("self",):
+        return f"write seeds=[{{seed}}] in {name} (it has fixtures, so that no command repeats it)"
+    return f"{COMMAND} {name} --seed {{seed}}"

@@ -4,13 +4,13 @@ An operation happens outside of its process: a commit in flight may land after i
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from perdure.errors import StoreError
-from perdure.store.base import Heads, Lease, Unavailable, Unknown
+from perdure.store.base import Heads, Lease, Unavailable, Unknown, Write
 from perdure.store.memory import MemoryStore
 from perdure.store.shared.signal import Signal
 from perdure.testing.simulation.faults import Faults
@@ -122,7 +122,10 @@ class ProcessConnection:
         self._signal.mark_seen()
         name = operation.func.__name__
         reply: asyncio.Future[T] = self._loop.create_future()
-        if name not in ("renew", "open") and self._happens("crash before an operation", name):
+        has_result = name == "commit" and _has_result(operation.args[0])
+        if has_result and self._happens("crash before a result is recorded"):
+            self._shared.events.crash(self._process, "before a result is recorded")
+        elif name not in ("renew", "open") and self._happens("crash before an operation", name):
             self._shared.events.crash(self._process, f"before {name}")
         elif name != "open" and self._happens("freeze at an operation", name):
             self._shared.events.freeze(self._process)
@@ -229,6 +232,10 @@ class ProcessConnection:
 
     def _happens(self, place: str, detail: str = "") -> bool:
         return self._faults.happens(place, self._process.name, self._loop.time(), detail)
+
+
+def _has_result(writes: Sequence[Write]) -> bool:
+    return any(record.type == "tool_result" for write in writes for record in write.records)
 
 
 def completed(operation: Coroutine[Any, Any, T]) -> T:
