@@ -1,25 +1,16 @@
 """The permission rules of an agent, checked against the tools that it has."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from perdure.core.session.permissions import EFFECTS, PermissionRule, PermissionRules, parse_rule
 from perdure.errors import ConfigError, Refused
-from perdure.options import Permissions
+from perdure.runtime.agents.agent import Agent
 from perdure.runtime.tools.tool import Tool
 
 
-class HasPermissions(Protocol):
-    """An agent, reduced to its name and rules."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def permissions(self) -> Permissions: ...
-
-
 def build_permissions(
-    agent: HasPermissions, tool: Callable[[str], Tool[..., Any] | None], *, is_open: bool = False
+    agent: Agent[Any], tool: Callable[[str], Tool[..., Any] | None], *, is_open: bool = False
 ) -> PermissionRules:
     """Return the rules of an agent. Raises ConfigError for one that can never match a call.
 
@@ -37,7 +28,7 @@ def build_permissions(
 
 
 def _parse_rule(
-    agent: HasPermissions,
+    agent: Agent[Any],
     key: tuple[str, int],
     text: str,
     tool: Callable[[str], Tool[..., Any] | None],
@@ -62,7 +53,7 @@ def _parse_rule(
 
 
 def _wrong(
-    agent: HasPermissions, key: tuple[str | int, ...], text: str, hint: str | None = None
+    agent: Agent[Any], key: tuple[str | int, ...], text: str, hint: str | None = None
 ) -> ConfigError:
     where = "".join(f".{effect}" for effect in key[:1])
     return ConfigError(

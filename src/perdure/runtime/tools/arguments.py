@@ -2,22 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from perdure.errors import Refused
-
-
-class Arguments(Protocol):
-    """Arguments of one function; a protocol here, so that pydantic is imported late."""
-
-    def schema(self) -> dict[str, Any]:
-        """Return the JSON schema for the model provider."""
-
-    def typed_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return typed values by parameter name. Raises Refused ARGS_INVALID."""
-
-    def json_values(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as JSON, as the function receives them. Raises Refused."""
 
 
 def json_text(args: Any) -> str:

@@ -5,16 +5,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ConfigError
-from perdure.runtime.tools.arguments import Arguments
 from perdure.runtime.tools.signature import (
     Signature,
     inner_function,
     parse_docstring,
     read_signature,
 )
+
+if TYPE_CHECKING:
+    from perdure.runtime.tools.schema import FunctionArguments  # loads pydantic
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Binding:
 
     function: Callable[..., Any]
     signature: Signature
-    arguments: Arguments
+    arguments: "FunctionArguments"
     description: str
 
     def bind_instance(self, instance: object) -> "Binding":

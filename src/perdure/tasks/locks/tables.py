@@ -1,7 +1,7 @@
 """Tables of locks: their verbs, and the table in a store, which its processes share."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -211,7 +211,7 @@ class StoreLocks:
         """Free everything that an owner holds; return the number of holders."""
         return await self.drop(tenant, lambda _, holder: holder.owner == owner)
 
-    async def drop(self, tenant: str, is_dropped: "IsDropped") -> int:
+    async def drop(self, tenant: str, is_dropped: Callable[[str, LockHolder], bool]) -> int:
         """Free the holders that a function selects; return their number."""
         dropped = 0
         for _, entry in await self._held_entries(tenant):
@@ -232,11 +232,3 @@ def _put(tenant: str, state: LockState, expect: int) -> Put:
     key, stream = locks.lock_key(tenant, state.resource), locks.lock_stream(tenant, state.resource)
     names = locks.entry_state(tenant), locks.entry_due(state)
     return Put(locks.KIND, key, expect, stream, *names, locks.encode(state))
-
-
-class IsDropped(Protocol):
-    """Selection of holders."""
-
-    def __call__(self, resource: str, holder: LockHolder, /) -> bool:
-        """Return True if a holder is to be freed."""
-        ...
