@@ -514,6 +514,15 @@ def test_a_schema_of_ones_own_is_checked_too() -> None:
         replace(raw, parameters={"type": "string"})
 
 
+def test_an_unknown_option_of_a_tool_is_named_with_a_similar_one() -> None:
+    wrong: Any = {"requires_aproval": True}
+    with pytest.raises(TypeError, match="no option 'requires_aproval'; did you mean 'requires_app"):
+        tool(**wrong)
+    kind: Any = {"kind": "question"}
+    with pytest.raises(TypeError, match="no option 'kind'"):
+        tool(print, **kind)
+
+
 PLAIN_VALUES = st.text() | st.integers() | st.booleans() | st.none() | st.floats()
 
 

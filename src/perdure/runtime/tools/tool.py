@@ -28,6 +28,7 @@ from typing import (
 from perdure.core.json_values import schema_problems
 from perdure.core.log.redaction import secret_arguments
 from perdure.core.pending.record import PendingResult
+from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError, Refused
 from perdure.runtime.tools.approval import Approval, ApprovalPredicate
 from perdure.runtime.tools.arguments import invalid_arguments, json_text
@@ -35,6 +36,8 @@ from perdure.runtime.tools.binding import Binding, bind, tool_name
 from perdure.runtime.tools.signature import Signature, deps_type
 from perdure.views.literals import CallKind, OnCrash
 from perdure.views.values import Duration, parse_duration
+
+__all__ = ["Tool", "ToolOptions", "tool"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -174,10 +177,10 @@ class Tool(Generic[P, R]):
 
 
 class ToolOptions(TypedDict, total=False):
-    """Options of `tool`, for type checkers."""
+    """Options of `tool`; the other defaults are those of `Tool`."""
 
-    name: str | None
-    description: str | None
+    name: str | None  # default: the name of the function
+    description: str | None  # default: the docstring of the function
     requires_approval: bool | ApprovalPredicate | Approval
     approval_prompt: str | None
     deferred: bool
@@ -196,23 +199,7 @@ def tool(function: Callable[P, R], /, **options: Unpack[ToolOptions]) -> Tool[P,
 def tool(
     function: None = None, /, **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-def tool(  # noqa: PLR0913 - the options of a tool
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    requires_approval: bool | ApprovalPredicate | Approval = False,
-    approval_prompt: str | None = None,
-    deferred: bool = False,
-    external: bool = False,
-    timeout: Duration | EllipsisType | None = ...,
-    idempotent: bool = False,
-    on_crash: OnCrash | None = None,
-    validate_result: Callable[[PendingResult], bool | Awaitable[bool]] | None = None,
-    aliases: Sequence[str] = (),
-    redact: Sequence[str] = (),
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Make a tool of a function: its type hints and docstring are the schema.
 
     `requires_approval`: True, a predicate on the Context, or an `Approval`, which also says who
@@ -226,18 +213,12 @@ def tool(  # noqa: PLR0913 - the options of a tool
     results; False or raising refuses one. `aliases`: former names; calls recorded under them still
     run. `redact`: arguments that are shown nowhere.
     """
-    options: dict[str, Any] = {
-        "requires_approval": requires_approval,
-        "approval_prompt": approval_prompt,
-        "deferred": deferred,
-        "external": external,
-        "timeout": timeout,
-        "idempotent": idempotent,
-        "on_crash": on_crash,
-        "validate_result": validate_result,
-        "aliases": aliases,
-        "redact": redact,
-    }
+    for option in options:
+        if option not in ToolOptions.__annotations__:
+            similar = did_you_mean(option, ToolOptions.__annotations__)
+            raise TypeError(f"tool() has no option {option!r}{similar}")
+    of_tool: dict[str, Any] = {**options}
+    name, description = of_tool.pop("name", None), of_tool.pop("description", None)
     local_names = _locals_of_caller()
 
     def decorate(function: Callable[..., Any]) -> Tool[..., Any]:
@@ -249,7 +230,7 @@ def tool(  # noqa: PLR0913 - the options of a tool
         binding = bind(function, own_name, local_names)
         text = binding.description if description is None else description
         schema = binding.arguments.schema()
-        return Tool(function, own_name, text, schema, **options, _binding=binding)
+        return Tool(function, own_name, text, schema, **of_tool, _binding=binding)
 
     return decorate if function is None else decorate(function)
 
