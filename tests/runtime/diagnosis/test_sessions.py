@@ -58,7 +58,7 @@ DRIVER = DrivingWorker(worker="w.1", since=NOW)
 CASES: list[tuple[dict[str, Any], str, str, list[str]]] = [
     ({"state": "completed"}, "COMPLETED", "ok", []),
     ({"state": "cancelled"}, "CANCELLED", "ok", []),
-    ({"state": "completed", "stop": "max_tokens"}, "MAX_TOKENS", "warning", ["continue"]),
+    ({"state": "completed", "stop_reason": "max_tokens"}, "MAX_TOKENS", "warning", ["continue"]),
     (
         {
             "state": "completed",
@@ -86,7 +86,7 @@ CASES: list[tuple[dict[str, Any], str, str, list[str]]] = [
         "waiting",
         ["retry now"],
     ),
-    ({"state": "pending"}, "NOT_STARTED", "waiting", ["continue"]),
+    ({"state": "pending", "title": "Hello"}, "NOT_STARTED", "waiting", ["continue"]),
     ({"next_at_ms": NOW}, "DUE", "waiting", []),
     ({"next_at_ms": NOW + 16_000}, "STOPPED", "warning", ["continue"]),
     (
@@ -115,6 +115,12 @@ def test_each_case_of_a_session_has_a_severity_and_steps(
     assert (found.code, found.severity, found.subject) == (code, severity, "s")
     assert [step.label for step in found.steps] == labels
     assert found.text.startswith("Session s ")
+
+
+def test_a_new_session_does_not_claim_to_be_a_copy() -> None:
+    assert finding(state="pending").text == "Session s has no message yet."
+    forked = finding(state="pending", title="Hello").text
+    assert forked == "Session s was forked or imported, and has not been continued yet."
 
 
 def test_a_session_says_who_is_missing() -> None:

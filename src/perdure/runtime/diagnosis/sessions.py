@@ -285,6 +285,8 @@ def _idle(subject: _Subject, session: Result[Any], now: int) -> tuple[Finding, .
     state, due = session.state, session.next_at_ms
     steps = [subject.resume("continue")]
     if state == "pending" and due is None:
+        if not session.title:
+            return subject.finding("NOT_STARTED", "waiting", "has no message yet.")
         headline = "was forked or imported, and has not been continued yet."
         return subject.finding("NOT_STARTED", "waiting", headline, steps=steps)
     if due is None or due - now < SHOW_WAIT_FROM_MS:
