@@ -87,6 +87,7 @@ async def test_a_model_of_an_application_reports_what_it_used(
     [
         ({"inputTokens": 1}, "not a Usage; did you mean 'input_tokens'?"),
         ({"input_tokens": 1}, "not a Usage"),
+        ({"input_tokens": 1, "outputTokens": 1}, "not a Usage; did you mean 'output_tokens'?"),
         (Usage(requests=1), "it counts requests"),
         (Usage(input_tokens=-1), "input_tokens is -1"),
         (Usage(**INVALID["text"]), "input_tokens is '12'"),

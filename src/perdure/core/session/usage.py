@@ -41,7 +41,8 @@ def _usage_problem(usage: object) -> str | None:
     if usage is None:
         return None
     if not isinstance(usage, Usage):
-        unknown = [*usage] if isinstance(usage, Mapping) else []
+        keys = [*usage] if isinstance(usage, Mapping) else []
+        unknown = [key for key in keys if key not in _REPORTED]
         similar = did_you_mean(str(unknown[0]), _REPORTED) if unknown else ""
         return f"it is {usage!r:.100}, not a Usage{similar}"
     for name in _REPORTED:
