@@ -530,6 +530,12 @@ STREAM = (
         _STREAM,
         "UPDATE stream SET head = 'last' WHERE id = '{v_id}'",
     ),
+    _sqlite(
+        "head of the stream that is an empty text",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET head = '' WHERE id = '{v_id}'",
+    ),
     _postgres(
         "lease of nobody",
         "stream",

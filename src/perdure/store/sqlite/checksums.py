@@ -62,7 +62,9 @@ class StoredStream(NamedTuple):
         sid, stream, kind, head, epoch, holder, due, tries, gone, crc = self
         if type(stream) is not str or type(kind) is not str:
             return False
-        if not (type(epoch) is type(tries) is type(gone) is int) or type(head or 0) is not int:
+        if not (type(epoch) is type(tries) is type(gone) is int):
+            return False
+        if not (head is None or type(head) is int):
             return False
         if not (due is None or type(due) is int) or not (holder is None or type(holder) is str):
             return False
