@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -388,6 +389,22 @@ def test_agents_are_created_at_each_start_and_deps_are_entered() -> None:
 
     report = simulate(run_once, agents=agents, deps="deps", seeds=[1], faults=["crash"])
     assert len(starts) >= report.crashes + 3
+
+
+def test_what_a_dead_process_has_not_awaited_is_no_warning() -> None:
+    @tool(idempotent=True)
+    async def look(ctx: Context) -> str:
+        later = asyncio.sleep(0.01)
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()  # until the process dies
+        await later
+        return "seen"
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report = simulate(run_once, agents=agent_with(look), seeds=[3], faults=["crash"])
+    assert report.crashes > 3
+    assert [str(item.message) for item in caught] == []
 
 
 def test_a_test_leaves_the_machine_as_it_was() -> None:

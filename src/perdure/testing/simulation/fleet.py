@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -304,6 +305,7 @@ def _quiet_cleanup() -> Iterator[None]:
     """Let cleanup fail without a word: it belongs to dead processes."""
     unraisable, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        yield
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # never awaited
+            yield
     finally:
         sys.unraisablehook = unraisable
