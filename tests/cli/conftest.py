@@ -14,7 +14,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     (tmp_path / "shop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("perdure.cli.actions.pending.CLAIM_S", 0.1)  # no worker runs in these tests
+    monkeypatch.setattr(
+        "perdure.cli.commands.continuation.CLAIM_S", 0.1
+    )  # no worker runs in these tests
     root, ours = logging.getLogger(), logging.getLogger("perdure")
     before = (list(root.handlers), root.level, ours.level)
     yield Shop(tmp_path)

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import click
 import pytest
+
+from perdure.cli.root import COMMANDS, cli
 
 PROGRAM = """
 import sys
@@ -16,6 +19,21 @@ except SystemExit as end:
 print("\\nLOADED", *sorted({{name.partition(".")[0] for name in sys.modules}}))
 """
 
+RUNTIME = """
+import io, sys
+from contextlib import redirect_stdout
+from perdure.cli.root import COMMANDS, cli
+with redirect_stdout(io.StringIO()):
+    for name in ((), *((name,) for name in COMMANDS)):
+        try:
+            cli.main([*name, "--help"])
+        except SystemExit as end:
+            assert not end.code, name
+        heavy = {"asyncio", "perdure.app", "perdure.client", "perdure.runtime.sessions.service"}
+        loaded = heavy & set(sys.modules)
+        assert not loaded, (name, loaded)
+        assert name or not any(module.startswith("perdure.cli.commands.") for module in sys.modules)
+"""
 WEB = {"aiohttp", "fastapi", "flask", "httpx", "hypercorn", "starlette", "uvicorn"}
 MODELS = {"anthropic", "google", "mistralai", "openai", "pydantic_ai", "mcp"}
 DATABASES = {"sqlite3", "_sqlite3", "pysqlite3", "asyncpg", "psycopg", "redis"}
@@ -46,7 +64,7 @@ def test_help_loads_no_web_framework_model_library_or_database_driver(args: list
         "import perdure.config",
         "import perdure.config.load_object",
         "import perdure.config.agent_config",
-        "import perdure.cli.open",
+        "import perdure.cli.backend.open",
     ],
 )
 def test_only_a_configuration_that_is_read_loads_pydantic(statement: str) -> None:
@@ -62,3 +80,15 @@ def test_help_does_not_load_the_models_of_the_configuration(args: list[str]) -> 
     command = [sys.executable, "-c", PROGRAM.format(args=args)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "pydantic" not in shown.rpartition("LOADED")[2].split()
+
+
+def test_help_of_no_command_loads_the_runtime_or_the_client() -> None:
+    """The help of `perdure` itself loads no command either."""
+    subprocess.run([sys.executable, "-c", RUNTIME], check=True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_root_command_lists_each_command_as_the_command_describes_itself(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.get_short_help_str(1_000) == COMMANDS[name][1]

@@ -179,12 +179,10 @@ def test_control_characters_never_reach_the_terminal(shop: Shop) -> None:
 def test_an_unforeseen_error_is_one_line_unless_asked_for_more(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure.cli.actions import sessions as showing
-
-    def broken(*_: object) -> int:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr(showing, "list_sessions", broken)
+    monkeypatch.setattr("perdure.app.Runtime.summaries", broken)
     told = shop.run("sessions", "list")
     assert told.exit_code == 1
     hint = "hint: run the command again with -v to see the traceback"

@@ -13,7 +13,7 @@ from tests.support.http_shop import TOKENS, agent, parked
 from tests.support.runtimes import MakeRuntime, clock, in_memory, memory
 
 from perdure import Agent, ApprovalRequired, Refused, Runtime, asgi, tool
-from perdure.cli.commands.types import change, json_object
+from perdure.cli.commands.option_types import change, json_object
 from perdure.core.conversation.messages import Answer
 from perdure.core.json_depth import MAX_DEPTH, is_deeper
 from perdure.core.log import events

@@ -4,7 +4,7 @@ import logging
 import sys
 
 from perdure.cli.settings import Settings
-from perdure.cli.status import STATUS
+from perdure.cli.terminal.status_line import STATUS
 from perdure.cli.terminal.terminal import clean
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import sys
 import threading
 import time
@@ -11,11 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, TypeVar
 
-from perdure.cli.status import STATUS
+from perdure.cli.exit_codes import INTERRUPTED
+from perdure.cli.terminal.interrupts import handle_interrupts
+from perdure.cli.terminal.status_line import STATUS
 
 R = TypeVar("R")
 
-INTERRUPTED: Final = 130  # the exit code after Ctrl-C
 STOPPING: Final = "stopping; press Ctrl-C again to force"
 GRACE_S: Final = 1.0  # for threads that are about to end
 
@@ -41,7 +41,7 @@ def run_async(main: Callable[[], Awaitable[R]]) -> R:
             STATUS.interrupt(STOPPING)
             loop.call_soon_threadsafe(task.cancel)
 
-        with _handle_interrupts(on_interrupt):
+        with handle_interrupts(on_interrupt):
             return await main()
 
     try:
@@ -50,26 +50,6 @@ def run_async(main: Callable[[], Awaitable[R]]) -> R:
         if interrupts:
             raise KeyboardInterrupt from None
         raise
-
-
-@contextmanager
-def asking() -> Iterator[None]:
-    """Let Ctrl-C end a question at once: the event loop, which it would cancel, waits for it."""
-    with _handle_interrupts(signal.default_int_handler):
-        yield
-
-
-@contextmanager
-def _handle_interrupts(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT so inside the block; in a thread, where Python cannot, change nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -9,35 +9,69 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
-from perdure.cli.commands.agents import agents
-from perdure.cli.commands.chat import chat
-from perdure.cli.commands.config import config
-from perdure.cli.commands.db import db
-from perdure.cli.commands.demo import demo
-from perdure.cli.commands.doctor import doctor
-from perdure.cli.commands.init import init
-from perdure.cli.commands.mcp import mcp
-from perdure.cli.commands.pending import approve, deny, pending
-from perdure.cli.commands.run import run
-from perdure.cli.commands.serve import serve
-from perdure.cli.commands.sessions import sessions
-from perdure.cli.commands.tasks import tasks
-from perdure.cli.commands.webhook import webhook
-from perdure.cli.commands.worker import worker
-from perdure.cli.process import INTERRUPTED, skip_final_collection
+from perdure.cli.exit_codes import INTERRUPTED
+from perdure.cli.process import skip_final_collection
 from perdure.cli.settings import Settings, shared_options
 from perdure.cli.terminal.terminal import clean
 from perdure.errors import PerdureError
 
-_COMMAND = re.compile(r"perdure (pending|sessions|tasks) [a-z]+( [\w@.:-]+)?")
+_HINT: Final = re.compile(r"perdure (pending|sessions|tasks) [a-z]+( [\w@.:-]+)?")
+
+# The module of each command, and the first line of its help: --help and completion load none.
+COMMANDS: Final = {
+    "agents": ("agents", "Inspect the configured agents."),
+    "approve": ("pending", "Approve calls, all or none; a single one also with changed arguments."),
+    "chat": ("chat", "Talk with AGENT, and decide approvals inline."),
+    "config": ("config", "Check the configuration."),
+    "db": ("db", "Inspect, back up, migrate and copy the database."),
+    "demo": ("demo", "Watch a session survive while two workers are killed."),
+    "deny": ("pending", "Deny calls, all or none, so that they never run."),
+    "doctor": ("doctor", "Check the store, or one SESSION."),
+    "init": ("init", "Create a project that runs at once, offline, and has a test."),
+    "mcp": ("mcp", "Serve tasks and agents to one MCP client, on stdin and stdout."),
+    "pending": ("pending", "List and settle pending calls."),
+    "run": ("run", "Send PROMPT to AGENT, and follow the session."),
+    "serve": ("serve", "Serve sessions, approvals and results over HTTP."),
+    "sessions": ("sessions", "List, inspect, continue and change sessions."),
+    "tasks": ("tasks", "Tasks: background agents, and work that several agents and people share."),
+    "webhook": ("webhook", "Sign requests, and inspect webhook deliveries."),
+    "worker": ("worker", "Drive all sessions that are due, until SIGTERM or Ctrl-C."),
+}
 
 
 class Root(click.Group):
-    """A group whose commands return their exit code."""
+    """A group whose commands are loaded when they are typed, and return their exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, from its module."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"perdure.cli.commands.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first lines of the commands."""
+        stand_ins = [click.Command(name, help=text) for name, (_, text) in COMMANDS.items()]
+        click.Group(commands=stand_ins).format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin so."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Run a command and exit with its code. Expected errors print no traceback."""
@@ -108,7 +142,7 @@ def _report(error: BaseException, words: Sequence[str], settings: Settings) -> i
 
 def _complete_hint(hint: str, settings: Settings) -> str:
     """Return the hint; if it is a command, with the options that name the same store or server."""
-    if _COMMAND.fullmatch(hint) is None:
+    if _HINT.fullmatch(hint) is None:
         return hint
     return settings.command(*hint.split()[1:])
 
@@ -144,25 +178,3 @@ def cli() -> None:
     Exit codes: 0 success, 1 failure, 2 usage or configuration error, 3 not found, 4 not allowed,
     5 conflict, 6 timeout, 7 corrupt data, 8 waiting, 130 interrupted.
     """
-
-
-for _command in (
-    init,
-    run,
-    chat,
-    serve,
-    mcp,
-    worker,
-    sessions,
-    pending,
-    approve,
-    deny,
-    tasks,
-    agents,
-    config,
-    doctor,
-    db,
-    webhook,
-    demo,
-):
-    cli.add_command(_command)

@@ -16,16 +16,6 @@ CONFIG: Final = "perdure.yaml"
 _PASSWORD_OPTION: Final = re.compile(r"((?:ssl)?password=)[^&]+", re.IGNORECASE)
 
 
-def actor_name(by: str | None, server: str | None) -> str | None:
-    """Return the name to record: that of --by, or else the login name.
-
-    With a server and without --by it is None: the server takes the name of the token.
-    """
-    if by == "":
-        raise click.UsageError("--by is empty; give a name, or leave the option out")
-    return login_name() if by is None and server is None else by
-
-
 def login_name() -> str:
     """Return the login name of the person at the terminal."""
     try:
@@ -138,9 +128,18 @@ _SHARED = (
     _option("-v", "--verbose", is_flag=True, help="Print debug logs and tracebacks on stderr."),
     _option("-q", "--quiet", is_flag=True, help="Print only results and errors."),
 )
+
+
+def _check_name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value == "":
+        raise click.UsageError("--by is empty; give a name, or leave the option out")
+    return value
+
+
 by_option = click.option(
     "--by",
     metavar="NAME",
+    callback=_check_name,
     help="Record this name.  [default: your login name, or the name of the token]",
 )
 

@@ -28,6 +28,59 @@ WRONG = (
 )
 
 
+# Each is typed about a session of its own that waits, once with a server and once on the store.
+CHANGES = (
+    "approve {refund} --set cents=5 --note fine --no-run",
+    "approve {refund} --remember --no-run",
+    "approve {refund} {deploy} --no-run",
+    "deny {refund} --reason late --no-run",
+    "pending respond {refund} --output kept --no-run",
+    "pending respond {refund} --output-json [1] --no-run",
+    "pending result {deploy} --output done --title T --no-run",
+    "pending error {deploy} broken --no-run",
+    "pending cancel {deploy} --no-run",
+    "pending error {refund} broken",
+    "approve {refund} --set nothing=1",
+    "approve {refund} --wait --no-run",
+    "sessions cancel {s} --reason enough",
+    "sessions compact {s}",
+    "sessions fork {s} --as f-{s}",
+    "sessions permissions {s} --revoke 1",
+    "sessions delete {s} --yes",
+    "sessions delete {s}",
+    "tasks clear {s}",
+)
+# Typed one after the other about one task.
+TASKS = (
+    "tasks create Work --id {t} --owner ana --metadata {{}}",
+    "tasks create Work --id {t}",
+    "tasks create Work --id {t} --exist-ok",
+    "tasks attach {t} ann",
+    "tasks detach {t} ben",
+    "tasks start {t} ann",
+    "tasks put {t} perdure.yaml notes/plan.txt",
+    "tasks files {t}",
+    "tasks get {t} notes/plan.txt",
+    "tasks get {t} nothing.txt",
+    "tasks logs {t}",
+    "tasks decisions {t}",
+    "tasks checkpoint {t} -m first",
+    "tasks checkpoints {t}",
+    "tasks diff {t} nothing",
+    "tasks executions {t}",
+    "tasks output {t}",
+    "tasks resume {t} hello",
+    "tasks show {t}",
+    "tasks list --owner ana --limit 1",
+    "tasks complete {t} --message done",
+    "tasks fail {t} late",
+    "tasks cancel {t}",
+    "tasks delete {t}",
+    "tasks delete {t} --yes",
+    "tasks show {t}",
+)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("project")
@@ -67,6 +120,25 @@ class Here:
         listed = self.json(f"pending list --session {session}")["pending"]
         return {call["tool"]: call["id"] for call in listed}
 
+    def changed(self, typed: Result) -> list[str]:
+        """What a command printed, without what differs between two sessions or tasks."""
+        return [self._nameless(text) for text in (typed.stdout, *typed.stderr.splitlines()[-2:])]
+
+    def _nameless(self, text: str) -> str:
+        text = self.same(text)
+        for pattern, name in (
+            (r"\b((?:f-)?[st]\d+)[xy]\b", r"\1"),
+            (r"(Start one:).*", r"\1"),  # the workers of a server are elsewhere
+            (r"over HTTP|on the command line", "VIA"),
+            (r'"(via|nextAt)": [^,}]*', r'"\1": 0'),
+            (r"\b(p|call|e|task|w)_\w+", r"\1_ID"),
+            (r"\b(checkpoint|cp)[-_]\w[\w-]*", "CHECKPOINT"),
+            (r"\d{4}-\d\d-\d\d[T ][\d:.]+Z?", "DATE"),
+            (r"\b\d{13}\b", "MS"),
+        ):
+            text = re.sub(pattern, name, text)
+        return text
+
     def same(self, text: str) -> str:
         """The text without what differs: how old things are, and where commands go."""
         text = text.replace(f" {shlex.join(self.through)}", "").replace(self.server.url, "URL")
@@ -98,6 +170,34 @@ def test_it_prints_the_same_and_exits_the_same(
         here.same(one.stderr.rpartition("Traceback")[0] or one.stderr) for one in (there, at_home)
     ]
     assert told[0].splitlines()[-2:] == told[1].splitlines()[-2:]
+
+
+@pytest.mark.parametrize("flags", [("--json",), ()], ids=["json", "text"])
+@pytest.mark.parametrize("command", CHANGES)
+def test_a_change_prints_the_same_and_exits_the_same(
+    here: Here, monkeypatch: pytest.MonkeyPatch, command: str, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ops")  # the name of the token
+    name = f"s{CHANGES.index(command)}{len(flags)}"
+    outcomes = []
+    for type_, session in ((here.remote, f"{name}x"), (here.local, f"{name}y")):
+        calls = here.waiting(session)
+        typed = type_(command.format(s=session, **calls), *flags)
+        outcomes.append((typed.exit_code, *here.changed(typed)))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("flags", [("--json",), ()], ids=["json", "text"])
+def test_commands_of_a_task_print_the_same_and_exit_the_same(
+    here: Here, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ops")
+    name = f"t{len(flags)}"
+    for command in TASKS:
+        there = here.remote(command.format(t=f"{name}x"), *flags)
+        at_home = here.local(command.format(t=f"{name}y"), *flags)
+        assert there.exit_code == at_home.exit_code, command
+        assert here.changed(there) == here.changed(at_home), command
 
 
 def test_a_session_goes_from_run_to_its_end(here: Here) -> None:
@@ -181,7 +281,7 @@ def test_who_is_not_known_or_may_not_exits_with_4(
 def test_a_server_that_is_down_is_told_in_one_line(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.cli.backend.remote.PATIENCE_S", 0.01)
+    monkeypatch.setattr("perdure.cli.backend.server.PATIENCE_S", 0.01)
     url = f"http://127.0.0.1:{free_port()}"
     told = CliRunner().invoke(cli, ["pending", "list", "--server", url])
     assert told.exit_code == 1

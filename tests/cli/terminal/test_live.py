@@ -9,12 +9,18 @@ from perdure.cli.terminal import live as module
 from perdure.cli.terminal.findings import pending_line
 from perdure.cli.terminal.live import LivePrinter
 from perdure.cli.terminal.terminal import Terminal
+from perdure.views.events import Delta, DeltaKind, Event
 
-ANSWER = {"type": "assistant", "timestamp": 1, "data": {"content": "I pay."}}
+
+def event(type_: str, **data: Any) -> Event:
+    return Event(seq=1, type=type_, at_ms=1, data=data, pos=1, session_id="s")
 
 
-def delta(kind: str, text: str, call_id: str | None = None) -> dict[str, Any]:
-    return {"type": "delta", "data": {"kind": kind, "text": text, "callID": call_id}}
+def delta(kind: DeltaKind, text: str, call_id: str | None = None) -> Delta:
+    return Delta(session_id="s", turn=1, kind=kind, text=text, call_id=call_id)
+
+
+ANSWER = event("assistant", content="I pay.")
 
 
 @pytest.fixture
@@ -78,14 +84,12 @@ def test_a_call_is_printed_once_when_only_a_result_can_move_it(
 ) -> None:
     """A deferred call after its start; that of an external tool at once."""
 
-    def event(type_: str, **data: Any) -> dict[str, Any]:
-        return {"type": type_, "timestamp": 1, "data": {"callID": "c", "pendingID": "p", **data}}
-
-    live.print_item(event("pending", kind="tool", tool="upload", external=True))
+    call = {"callID": "c", "pendingID": "p"}
+    live.print_item(event("pending", kind="tool", tool="upload", external=True, **call))
     assert capsys.readouterr().out == "⏳ upload() waits for its result\n"
-    live.print_item(event("pending", kind="tool", tool="deploy"))
+    live.print_item(event("pending", kind="tool", tool="deploy", **call))
     assert capsys.readouterr().out == ""
-    live.print_item(event("progress", returned=True, externalRef="r"))
+    live.print_item(event("progress", returned=True, externalRef="r", **call))
     assert capsys.readouterr().out == "⏳ deploy() waits for its result (external ref r)\n"
 
 

@@ -8,26 +8,22 @@ from tests.support.http_client import Client
 from tests.support.http_shop import parked
 
 from perdure import Runtime
-from perdure.cli.backend.local import LocalBackend
+from perdure.cli.backend.open import as_person
 
 Ids = dict[str, str]  # pending ids by kind
 Send = Callable[[Runtime, Client, Ids], Awaitable[Any]]
 
-_GIVEN = {"by": "ana", "output": "red", "message": "broken", "remember": False, "all_tools": False}
-_OPTIONS = dict.fromkeys(("args", "note", "reason", "title", "metadata")) | _GIVEN
 
-
-def _cli(verb: str, kind: str) -> Send:
+def _cli(verb: str, kind: str, **fields: Any) -> Send:
     async def send(rt: Runtime, _: Client, ids: Ids) -> None:
-        backend = LocalBackend(rt)
-        call = await backend.pending_call(ids[kind])
-        await backend.settle(verb, call, _OPTIONS)
+        call = await as_person(rt).pending_call(ids[kind])
+        await getattr(call, verb)(by="ana", **fields)
 
     return send
 
 
-def _cli_cancel(rt: Runtime, _: Client, __: Ids) -> Awaitable[Any]:
-    return LocalBackend(rt).session("s").cancel("ana", None)
+async def _cli_cancel(rt: Runtime, _: Client, __: Ids) -> None:
+    await as_person(rt).session("s").cancel(by="ana")
 
 
 def _post(path: str, body: dict[str, Any]) -> Send:
@@ -50,6 +46,7 @@ async def _delete(_: Runtime, client: Client, ids: Ids) -> None:
     assert (await client.delete(f"/pending/{ids['tool']}")).status_code == 200
 
 
+_NOTHING: dict[str, str] = {}
 _RESULT = {"pendingID": "{tool}", "result": {"output": "done"}}
 _REPLY = {"taskID": "{task}", "decision": {"kind": "deny", "pendingID": "{approval}"}}
 # (interface, command) → the kind of the call that it settles, and the command
@@ -65,10 +62,14 @@ COMMANDS: dict[tuple[str, str], tuple[str, Send]] = {
     ("python", "cancel"): ("tool", lambda rt, _, ids: rt.cancel_call(ids["tool"])),
     ("python", "cancel the run"): ("tool", lambda rt, *_: rt.session("s").cancel()),
     **{
-        ("cli", verb): (kind, _cli(verb, kind))
-        for verb, kind in (
-            *(("approve", "approval"), ("deny", "approval"), ("respond", "question")),
-            *(("result", "tool"), ("error", "tool"), ("cancel", "tool")),
+        ("cli", command): (kind, _cli(verb, kind, **fields))
+        for command, verb, kind, fields in (
+            ("approve", "approve", "approval", _NOTHING),
+            ("deny", "deny", "approval", _NOTHING),
+            ("respond", "respond", "question", {"output": "red"}),
+            ("result", "submit_result", "tool", {"output": "red"}),
+            ("error", "submit_error", "tool", {"error": "broken"}),
+            ("cancel", "cancel", "tool", _NOTHING),
         )
     },
     ("cli", "cancel the run"): ("tool", _cli_cancel),

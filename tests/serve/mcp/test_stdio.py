@@ -80,7 +80,7 @@ def test_tools_are_listed_while_the_store_cannot_be_opened_and_calls_try_again(
 
 def test_the_list_of_tools_needs_nothing_of_the_runtime() -> None:
     program = (
-        "import sys, perdure.cli.actions.mcp.serve as serve, perdure.serve.mcp.stdio\n"
+        "import sys, perdure.cli.local.mcp.serve as serve, perdure.serve.mcp.stdio\n"
         "serve.toolbox_of((), serve.McpOptions())\n"
         "print(*[name for name in sys.modules if name.startswith(('perdure.tasks', "
         "'perdure.runtime.engine', 'perdure.store', 'perdure.app', 'perdure.sandbox'))])"

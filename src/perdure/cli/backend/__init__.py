@@ -1,1 +1,1 @@
-"""Backends of the commands: a runtime in this process, or a server."""
+"""Access of a command to what it works on: a runtime in this process, or a server."""

@@ -1,1 +1,4 @@
-"""Click definitions of the commands. They stay light: a command imports its action when it runs."""
+"""Commands, one module or package per group, loaded when one of its commands is typed.
+
+None of them imports the runtime at its top: `backend.console` does, when a command runs.
+"""

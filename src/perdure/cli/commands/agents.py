@@ -15,7 +15,7 @@ def agents() -> None:
 @with_settings
 def list_(settings: Settings) -> int:
     """List the agents with their models and tools."""
-    from perdure.cli.actions.agents import list_agents
+    from perdure.cli.local.agents import list_agents
 
     return list_agents(settings)
 
@@ -27,6 +27,6 @@ def check(settings: Settings) -> int:
 
     The exit code is 1 if they cannot. Run this before you deploy a new version of the tools.
     """
-    from perdure.cli.actions.doctor import check_agents
+    from perdure.cli.local.doctor import check_agents
 
     return check_agents(settings)

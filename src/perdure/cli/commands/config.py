@@ -18,7 +18,7 @@ def config() -> None:
 @with_settings
 def validate(settings: Settings, file: str | None) -> int:
     """Check a configuration, and describe what it means."""
-    from perdure.cli.actions import agents as actions
+    from perdure.cli.local import agents as actions
 
     return actions.validate(settings, file or settings.config or "perdure.yaml")
 

@@ -15,7 +15,7 @@ def db() -> None:
 @with_settings
 def stats(settings: Settings) -> int:
     """Print statistics of the database."""
-    from perdure.cli.actions import database
+    from perdure.cli.local import database
 
     return database.stats(settings)
 
@@ -28,7 +28,7 @@ def backup(settings: Settings, file: str) -> int:
 
     The copy is checked.
     """
-    from perdure.cli.actions import database
+    from perdure.cli.local import database
 
     return database.backup(settings, file)
 
@@ -37,7 +37,7 @@ def backup(settings: Settings, file: str) -> int:
 @with_settings
 def migrate(settings: Settings) -> int:
     """Migrate the schema of the database, and print its version."""
-    from perdure.cli.actions import database
+    from perdure.cli.local import database
 
     return database.migrate(settings)
 
@@ -52,6 +52,6 @@ def copy(settings: Settings, source: str, target: str) -> int:
     Both are URLs, such as sqlite:///perdure.db and postgresql://…. No other process may use them
     meanwhile. A copy that was interrupted continues where it stopped.
     """
-    from perdure.cli.actions import database
+    from perdure.cli.local import database
 
     return database.copy_store(settings, source, target)

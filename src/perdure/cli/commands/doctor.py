@@ -25,7 +25,7 @@ def doctor(
     Before --fix rebuilds a session, it says what becomes of each open call, and asks at a terminal.
     It starts no call that may have run.
     """
-    from perdure.cli.actions import doctor as actions
+    from perdure.cli.local import doctor as actions
 
     fixes = actions.Fix(dry_run, yes) if fix or dry_run else None
     if session is not None:

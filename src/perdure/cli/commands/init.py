@@ -10,6 +10,6 @@ from perdure.cli.settings import Settings, with_settings
 @with_settings
 def init(settings: Settings, folder: str) -> int:
     """Create a project that runs at once, offline, and has a test."""
-    from perdure.cli.actions import init as actions
+    from perdure.cli.local import init as actions
 
     return actions.init(settings, folder)

@@ -29,7 +29,7 @@ def mcp(ctx: click.Context, settings: Settings, *, no_worker: bool, approve: boo
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    from perdure.cli.actions.mcp.serve import serve_on_stdio
+    from perdure.cli.local.mcp.serve import serve_on_stdio
 
     return serve_on_stdio(settings, worker=not no_worker, approve=approve)
 
@@ -73,7 +73,7 @@ def install(settings: Settings, /, client: str, **options: Any) -> int:
     In a folder with a perdure.yaml you are asked whether the client's server should use it; then
     the entry has its full path. Without a terminal, say --config perdure.yaml or --own.
     """
-    from perdure.cli.actions.mcp import install as actions
+    from perdure.cli.local.mcp import install as actions
 
     return actions.install(settings, actions.InstallOptions(client, **options))
 
@@ -84,7 +84,7 @@ def install(settings: Settings, /, client: str, **options: Any) -> int:
 @with_settings
 def uninstall(settings: Settings, client: str, *, scope: str) -> int:
     """Remove perdure from an MCP client."""
-    from perdure.cli.actions.mcp import install as actions
+    from perdure.cli.local.mcp import install as actions
 
     return actions.uninstall(settings, client, scope)
 
@@ -93,6 +93,6 @@ def uninstall(settings: Settings, client: str, *, scope: str) -> int:
 @with_settings
 def status(settings: Settings) -> int:
     """Show which MCP clients have an entry for perdure."""
-    from perdure.cli.actions.mcp import install as actions
+    from perdure.cli.local.mcp import install as actions
 
     return actions.status(settings)

@@ -40,9 +40,9 @@ def serve(
     perdure serve & perdure serve --wait-ready. The exit code is 6 if this takes too long.
     """
     if wait_ready is not None:
-        from perdure.cli.actions.readiness import wait_until_ready
+        from perdure.cli.local.readiness import wait_until_ready
 
         return wait_until_ready(settings, host=host, port=port, seconds=wait_ready)
-    from perdure.cli.actions.serve import serve_until_stopped
+    from perdure.cli.local.serve import serve_until_stopped
 
     return serve_until_stopped(settings, host=host, port=port, worker=not no_worker)

@@ -33,7 +33,7 @@ def sign(
 
     curl -H @headers -H 'Content-Type: application/json' --data-binary @body.json URL
     """
-    from perdure.cli.actions import webhooks as actions
+    from perdure.cli.local import webhooks as actions
 
     return actions.sign(settings, secret, pending, message_id)
 
@@ -48,7 +48,7 @@ def sign(
 @with_settings
 def list_(settings: Settings, status: str | None, session: str | None) -> int:
     """List webhook deliveries, oldest first."""
-    from perdure.cli.actions import webhooks as actions
+    from perdure.cli.local import webhooks as actions
 
     return actions.list_deliveries(settings, status, session)
 
@@ -58,7 +58,7 @@ def list_(settings: Settings, status: str | None, session: str | None) -> int:
 @with_settings
 def show(settings: Settings, delivery: str) -> int:
     """Show a delivery with its body and the log of its attempts."""
-    from perdure.cli.actions import webhooks as actions
+    from perdure.cli.local import webhooks as actions
 
     return actions.show_delivery(settings, delivery)
 
@@ -75,6 +75,6 @@ def show(settings: Settings, delivery: str) -> int:
 @with_settings
 def redeliver(settings: Settings, delivery: str, by: str) -> int:
     """Let a worker send a delivery again, with the same id."""
-    from perdure.cli.actions import webhooks as actions
+    from perdure.cli.local import webhooks as actions
 
     return actions.redeliver(settings, delivery, by)

@@ -45,7 +45,7 @@ def worker(
 
     Any number of workers may run. Only one of them drives a session at a time.
     """
-    from perdure.cli.actions import worker as actions
+    from perdure.cli.local import worker as actions
 
     options = {
         "agents": agents or None,

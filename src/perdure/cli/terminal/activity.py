@@ -1,13 +1,11 @@
 """Activity of a run: what it does now, for the status line of a terminal."""
 
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from perdure.cli.terminal.terminal import age, call_text
 from perdure.core.pending.record import APPROVER_KINDS
-
-Json = Mapping[str, Any]
+from perdure.views.events import Event
 
 _ENDED: Final = ("agent_complete", "agent_error", "cancelled")
 
@@ -24,11 +22,11 @@ class Activity:
         self._retry_at: float | None = None
         self._is_ended = False
 
-    def record(self, event: Json) -> None:
+    def record(self, event: Event) -> None:
         """Take an event into account."""
-        data, now = event["data"], time.monotonic()
-        self._since, self._retry_at, self._is_ended = now, None, event["type"] in _ENDED
-        match event["type"]:
+        data, now = event.data, time.monotonic()
+        self._since, self._retry_at, self._is_ended = now, None, event.type in _ENDED
+        match event.type:
             case "tool_call":
                 self._calls[data["id"]] = call_text(data["tool"], data.get("params") or {})
             case "tool_started":
@@ -43,7 +41,7 @@ class Activity:
                 self._waiting.pop(call_id, None)
                 self._running.pop(call_id, None)
             case "retry":
-                self._retry_at = now + (data["next"] - event["timestamp"]) / 1_000
+                self._retry_at = now + (data["next"] - event.at_ms) / 1_000
             case _:
                 pass
 

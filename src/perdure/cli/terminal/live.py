@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import anyio
 
-from perdure.cli.status import STATUS
 from perdure.cli.terminal.activity import Activity
 from perdure.cli.terminal.findings import pending_line
+from perdure.cli.terminal.status_line import STATUS
 from perdure.cli.terminal.terminal import (
     Terminal,
     age,
@@ -16,6 +16,7 @@ from perdure.cli.terminal.terminal import (
     plural,
 )
 from perdure.core.log.events import RAISED
+from perdure.views.events import Delta, Event
 
 Json = Mapping[str, Any]
 
@@ -42,7 +43,6 @@ class LivePrinter:
         self._pending: dict[str, Mapping[str, Any]] = {}
         self._is_mid_line = False
         self.last_text = ""
-        self.events: list[Json] = []  # the log so far
         self._printers: Final[Mapping[str, Callable[[Json, int], None]]] = {
             "assistant": self._on_assistant,
             "tool_started": self._on_tool_started,
@@ -57,21 +57,21 @@ class LivePrinter:
             "safety_limit": self._on_safety_limit,
         }
 
-    def load(self, events: Iterable[Json]) -> None:
+    def load(self, events: Iterable[Event]) -> None:
         """Record earlier events without printing them."""
         for event in events:
             self._record(event)
         self.last_text = ""  # only text that was printed counts
 
-    def print_item(self, item: Json) -> None:
+    def print_item(self, item: Event | Delta) -> None:
         """Print an event or delta, if it is of interest to a person."""
-        if item["type"] == "delta":
-            self._print_delta(item["data"])
+        if isinstance(item, Delta):
+            self._print_delta(item)
             return
         self._record(item)
-        printer = self._printers.get(item["type"])
+        printer = self._printers.get(item.type)
         if printer is not None:
-            printer(item["data"], item["timestamp"])
+            printer(item.data, item.at_ms)
 
     async def show_status(self) -> None:
         """Show what runs in the status line, until cancelled; do nothing without a terminal."""
@@ -83,15 +83,14 @@ class LivePrinter:
 
     # --- recording ----------------------------------------------------------------------------
 
-    def _record(self, event: Json) -> None:
-        data = event["data"]
-        self.events.append(event)
+    def _record(self, event: Event) -> None:
+        data = event.data
         self._activity.record(event)
-        match event["type"]:
+        match event.type:
             case "tool_call":
                 self._calls[data["id"]] = (data["tool"], data.get("params") or {})
             case "tool_started":
-                self._started_at[data["id"]] = event["timestamp"]
+                self._started_at[data["id"]] = event.at_ms
                 self._attempts[data["id"]] = data["attempt"]
             case "pending":
                 self._pending[data["pendingID"]] = data
@@ -118,16 +117,15 @@ class LivePrinter:
             self._is_mid_line = False
         self._terminal.print(text, dim=dim)
 
-    def _print_delta(self, delta: Json) -> None:
-        if delta["kind"] in self._kinds and self._terminal.is_live:
-            self._print_part(delta["kind"], delta["text"], delta.get("callID"))
-        elif delta["kind"] == "reset" and self._is_mid_line:
+    def _print_delta(self, delta: Delta) -> None:
+        if delta.kind in self._kinds and self._terminal.is_live:
+            self._print_part(delta.kind, delta.text, delta.call_id)
+        elif delta.kind == "reset" and self._is_mid_line:
             self._streamed_kinds.clear()
-            self._print_line(
-                f"({line(delta['text'] or 'the model request was repeated', 80)})", dim=True
-            )
-        elif delta["kind"] == "progress":
-            self._print_line(f"  … {line(delta['text'], 200)}", dim=True)
+            text = delta.text or "the model request was repeated"
+            self._print_line(f"({line(text, 80)})", dim=True)
+        elif delta.kind == "progress":
+            self._print_line(f"  … {line(delta.text, 200)}", dim=True)
 
     def _print_part(self, kind: str, text: str, call_id: str | None) -> None:
         begins = not self._is_mid_line or self._current != (kind, call_id)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,10 +10,8 @@ from typing import Any, Final
 import anyio
 import click
 
-from perdure.cli.backend.kinds import Backend
-from perdure.cli.backend.shapes import Json
-from perdure.cli.process import asking
 from perdure.cli.terminal.findings import call_step_lines, problem_code
+from perdure.cli.terminal.interrupts import asking
 from perdure.cli.terminal.replies import (
     PromptReply,
     help_text,
@@ -27,6 +25,8 @@ from perdure.core.pending.record import APPROVER_KINDS
 from perdure.core.session.permissions import parse_rule
 from perdure.errors import PerdureError
 from perdure.runtime.diagnosis.calls import approvers_text
+from perdure.views.calls import DecidedCall, PendingCall
+from perdure.views.sessions import Result
 
 _CHUNK: Final = 65_536
 
@@ -62,56 +62,49 @@ class StdinLines:
         self._buffer += chunk
 
 
-def choose_call(terminal: Terminal, calls: Sequence[Json], reason: str) -> Json:
+def choose_call(terminal: Terminal, calls: Sequence[PendingCall], reason: str) -> PendingCall:
     """Return the call that the person at the terminal chooses by its number."""
     terminal.print(f"Which call? {line(reason.partition(': ')[0], 300)}:")
     for number, call in enumerate(calls, 1):
-        text = call_text(call["tool"], call.get("input") or {})
-        terminal.print(f"  {number}  {text}  session {line(call['sessionID'])}")
+        text = call_text(call.tool, call.args)
+        terminal.print(f"  {number}  {text}  session {line(call.session_id)}")
     with asking():
         choice = click.prompt("number", type=click.IntRange(1, len(calls)))
     return calls[choice - 1]
-
-
-_NO_OPTIONS: Final = {
-    **dict.fromkeys(("args", "note", "reason", "output", "title", "metadata")),
-    "remember": False,
-    "all_tools": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionPrompt:
     """Asks the approver at the terminal, and records decisions under their name."""
 
-    backend: Backend
+    read_call: Callable[[str], Awaitable[PendingCall]]
     terminal: Terminal
     lines: StdinLines
-    by: str | None  # None if the server takes the name of the token
+    by: str | None = None  # None: the login name, or the name of the token
     lock: anyio.Lock = field(default_factory=anyio.Lock)  # one question at a time
 
-    async def ask_all(self, session: Json, left: set[str]) -> bool:
+    async def ask_all(self, session: Result[Any], left: set[str]) -> bool:
         """Ask about the pending calls of a session. Return True if one of them was decided.
 
         Calls in `left` are not asked about; those that the approver leaves for later are added.
         """
         is_decided = False
         with suppress(EOFError):
-            for call in session["pending"]:
-                is_askable = call["kind"] in APPROVER_KINDS and problem_code(call) is None
-                if not is_askable or call["id"] in left:
+            for call in session.pending:
+                is_askable = call.kind in APPROVER_KINDS and problem_code(call) is None
+                if not is_askable or call.id in left:
                     continue
                 if await self.ask(call):
                     is_decided = True
                 else:
-                    left.add(call["id"])
+                    left.add(call.id)
         return is_decided
 
     async def ask_pending(self, pending_id: str) -> None:
         """Ask about a call that a running worker waits for, and say how to decide it later."""
         async with self.lock:
-            call = await self.backend.pending_call(pending_id)
-            if call["status"] not in ("waiting", "processing"):
+            call = await self.read_call(pending_id)
+            if not call.is_open:
                 return
             is_decided = False
             with suppress(EOFError):
@@ -120,13 +113,13 @@ class DecisionPrompt:
                 for text in call_step_lines(call, self.terminal.settings):
                     self.terminal.print(f"  {text}")
 
-    async def ask(self, call: Json) -> bool:
+    async def ask(self, call: PendingCall) -> bool:
         """Ask about one call. Return False if the approver leaves it for later, or to others.
 
         Raises EOFError if the input has ended.
         """
-        is_question = call["kind"] == "question"
-        question = call.get("prompt") or call_text(call["tool"], call.get("input") or {})
+        is_question = call.kind == "question"
+        question = call.prompt or call_text(call.tool, call.args)
         self.terminal.print(f"⏸ {line(question, 300)}", bold=True)
         self._print_details(call)
         words = "/".join(offered_words(call))
@@ -138,7 +131,7 @@ class DecisionPrompt:
                     return False
                 settled = await self._apply(call, reply)
                 if settled is not None:
-                    return not settled.get("missingApprovals")
+                    return not settled.missing_approvals
             except PerdureError as error:
                 self.terminal.print(f"  {line(error.message, 300)}")
                 if error.code in ("ALREADY_DECIDED", "LOST_AT_RESTART", "PENDING_NOT_FOUND"):
@@ -152,11 +145,11 @@ class DecisionPrompt:
             raise EOFError
         return text
 
-    async def _apply(self, call: Json, reply: PromptReply) -> Json | None:
+    async def _apply(self, call: PendingCall, reply: PromptReply) -> DecidedCall | None:
         """Return the call if the reply decided it, or was an approval of several; else None."""
         match reply.verb:
             case "show":
-                self.terminal.print(value_text(call["input"]))
+                self.terminal.print(value_text(call.args))
             case "help":
                 self.terminal.print(help_text(call))
             case "remember":
@@ -165,19 +158,21 @@ class DecisionPrompt:
                 return await self._settle(verb, call, **reply.options)
         return None
 
-    def _print_details(self, call: Json) -> None:
+    def _print_details(self, call: PendingCall) -> None:
         """Print what the tool shows with its request, the choices, and the approvals so far."""
-        if call.get("details"):
-            self.terminal.print(f"  {value_text(call['details'])}")
-        for number, choice in enumerate(call.get("choices") or (), 1):
+        if call.details:
+            self.terminal.print(f"  {value_text(call.details)}")
+        for number, choice in enumerate(call.choices or (), 1):
             self.terminal.print(f"  {number}  {line(answer_text(choice), 200)}")
-        if call.get("schema"):
-            self.terminal.print(f"  JSON schema: {value_text(call['schema'])}", dim=True)
-        if call.get("votes"):
-            missing = plural(call["missingApprovals"], "more approval")
-            self.terminal.print(f"  {approvers_text(call)}; {missing} needed")
+        if call.schema:
+            self.terminal.print(f"  JSON schema: {value_text(call.schema)}", dim=True)
+        if call.votes:
+            missing = plural(call.missing_approvals, "more approval")
+            self.terminal.print(f"  {approvers_text(call.to_json())}; {missing} needed")
 
-    async def _settle_remembered(self, call: Json, verb: str, rule: str | None) -> Json | None:
+    async def _settle_remembered(
+        self, call: PendingCall, verb: str, rule: str | None
+    ) -> DecidedCall | None:
         """Settle a call and remember the decision, for it or for the rule that was typed."""
         parsed = None if rule is None else parse_rule(rule)
         is_confirmed = False
@@ -189,10 +184,9 @@ class DecisionPrompt:
         remember = True if parsed is None else parsed.text
         return await self._settle(verb, call, remember=remember, all_tools=is_confirmed)
 
-    async def _settle(self, verb: str, call: Json, **options: Any) -> Json:
-        options = {**_NO_OPTIONS, "by": self.by, **options}
-        settled = await self.backend.settle(verb, call, options)
-        missing = settled.get("missingApprovals") or 0
+    async def _settle(self, verb: str, call: PendingCall, **options: Any) -> DecidedCall:
+        settled: DecidedCall = await getattr(call, verb)(by=self.by, **options)
+        missing = settled.missing_approvals
         if missing:
             self.terminal.print(f"  recorded; {plural(missing, 'more approval')} needed")
         return settled

@@ -10,6 +10,7 @@ from typing import Any, Final
 from perdure.core.log.events import RAISED
 from perdure.core.pending.answers import parse_answer, parse_decision
 from perdure.errors import Refused
+from perdure.views.calls import PendingCall
 
 _FLAGS: Final = re.IGNORECASE | re.DOTALL
 # "no because it is late", "deny: too much". A word alone, or with other text, gives no reason.
@@ -21,22 +22,22 @@ _REMEMBERED: Final = {"always": "approve", "never": "deny"}
 
 @dataclass(frozen=True, slots=True)
 class PromptReply:
-    """A verb of a backend with its options, or a word of the prompt, as the approver typed it."""
+    """A verb of a call with its options, or a word of the prompt, as the approver typed it."""
 
     verb: str  # also: later, show, help, and remember, whose rule is still to be checked
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def offered_words(call: Mapping[str, Any]) -> list[str]:
+def offered_words(call: PendingCall) -> list[str]:
     """Return the words that a prompt about this call offers: those that the call accepts."""
-    allowed = call.get("allowedDecisions") or ("approve", "deny")
-    may_remember = call.get("reason") != RAISED
+    allowed = call.allowed_decisions or ("approve", "deny")
+    may_remember = call.reason != RAISED
     words = {
         "yes": "approve" in allowed,
         "no": "deny" in allowed,
         "edit": "edit" in allowed,
         "respond": "respond" in allowed,
-        "always": "approve" in allowed and may_remember and (call.get("minApprovals") or 1) == 1,
+        "always": "approve" in allowed and may_remember and call.min_approvals == 1,
         "never": "deny" in allowed and may_remember,
         "later": True,
     }
@@ -54,12 +55,12 @@ _HELP: Final = {
 }
 
 
-def help_text(call: Mapping[str, Any]) -> str:
+def help_text(call: PendingCall) -> str:
     """Return what can be typed about this call, one line per word."""
     return "\n".join(f"  {_HELP[word]}" for word in offered_words(call))
 
 
-def parse_reply(text: str, call: Mapping[str, Any]) -> PromptReply:
+def parse_reply(text: str, call: PendingCall) -> PromptReply:
     """Return the reply about an approval. Raises Refused for a text that is none."""
     stripped = text.strip()
     if stripped.casefold() in _LEAVE_WORDS:
@@ -72,7 +73,7 @@ def parse_reply(text: str, call: Mapping[str, Any]) -> PromptReply:
     return _parse_words(*stripped.partition(" ")[::2], call)
 
 
-def _parse_words(word: str, rest: str, call: Mapping[str, Any]) -> PromptReply:
+def _parse_words(word: str, rest: str, call: PendingCall) -> PromptReply:
     match word.casefold().removeprefix("/"):
         case "edit" if rest.strip():
             return PromptReply("approve", {"args": parse_edit(rest.strip())})
@@ -88,7 +89,7 @@ def _parse_words(word: str, rest: str, call: Mapping[str, Any]) -> PromptReply:
             raise Refused(f"type one of {words}; help explains them")
 
 
-def parse_answer_reply(text: str, call: Mapping[str, Any]) -> PromptReply:
+def parse_answer_reply(text: str, call: PendingCall) -> PromptReply:
     """Return the reply to a question: an answer, unless it begins with a slash and a word."""
     word, _, rest = text.strip().partition(" ")
     if text.strip() in _LEAVE:
@@ -97,9 +98,7 @@ def parse_answer_reply(text: str, call: Mapping[str, Any]) -> PromptReply:
         return PromptReply("deny", {"reason": rest.strip() or None})
     if not text.strip() or text.strip() == "/help":
         raise Refused("type an answer, /deny REASON to decline, or /later")
-    return PromptReply(
-        "respond", {"output": parse_answer(text, call.get("schema"), call.get("choices"))}
-    )
+    return PromptReply("respond", {"output": parse_answer(text, call.schema, call.choices)})
 
 
 def parse_edit(text: str) -> dict[str, Any]:

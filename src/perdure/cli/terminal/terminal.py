@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from perdure.cli.settings import Settings
-from perdure.cli.status import ERASE, STATUS
+from perdure.cli.terminal.status_line import ERASE, STATUS
 from perdure.findings.texts import (
     age,
     arguments_text,

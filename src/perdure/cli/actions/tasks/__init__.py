@@ -1,1 +1,0 @@
-"""Actions of `perdure tasks …`."""
