@@ -77,12 +77,17 @@ async def test_an_answer_that_is_read_here_is_the_one_that_the_library_reads(
 
 
 async def test_the_library_is_not_given_what_is_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError
+    seen: list[Any] = []
+    process = anthropic.AsyncAnthropic._process_response_data
 
-    monkeypatch.setattr(anthropic.AsyncAnthropic, "_process_response_data", never)
+    def record(client: Any, *, data: Any, **options: Any) -> Any:
+        seen.append(data)
+        return process(client, data=data, **options)
+
+    monkeypatch.setattr(anthropic.AsyncAnthropic, "_process_response_data", record)
     *_, answer = await heard("anthropic", {"text": "Hello"}, reads=True)
     assert isinstance(answer, Answer)
+    assert [data["type"] for data in seen] == ["message_start"]  # of the stream that stands in
     assert answer.text == "Hello"
 
 

@@ -113,9 +113,8 @@ def _provider(
 def _without_spans(provider: TheirProvider[Any], parameters: Collection[str]) -> TheirProvider[Any]:
     """Return the provider with a client that creates no spans of its own.
 
-    The client does not read the streams that perdure diverts, and would report each of them as
-    an error. perdure's own span describes the request. And a client that traces adds a header
-    that is valid for one request, which keeps requests out of the cache.
+    perdure's own span describes the request. And a client that traces adds a header that is valid
+    for one request, which keeps requests out of the cache.
     """
     copy = getattr(provider.client, "copy", None)
     if copy is None or "anthropic_client" not in parameters:

@@ -41,7 +41,11 @@ from perdure.runtime.models.pydantic_ai.translation import (
     read_event,
     received_response,
 )
-from perdure.runtime.models.pydantic_ai.transport import RequestTemplates, StreamTap
+from perdure.runtime.models.pydantic_ai.transport import (
+    COMPLETE_ANTHROPIC_STREAM,
+    RequestTemplates,
+    StreamTap,
+)
 from perdure.views.events import Delta
 
 
@@ -116,6 +120,8 @@ class PydanticAIRequest:
         """Yield the response as it arrives, then the whole of it."""
         reader = self._response_reader()
         tap.diverts = reader is not None
+        if self.format == "anthropic":
+            tap.stand_in = COMPLETE_ANTHROPIC_STREAM
         stack.push_async_callback(tap.close)
         stream = await self._open_stream(request, output, tap, stack)
         if stream is not None:

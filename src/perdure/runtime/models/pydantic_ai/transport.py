@@ -20,6 +20,17 @@ from perdure.runtime.models.base import Request
 
 Outcome = httpx2.Response | Exception
 _TIMEOUT: Final = httpx2.Timeout(600, connect=10)
+# A complete response of the Messages API: its client reports an empty one as an error in its spans.
+COMPLETE_ANTHROPIC_STREAM: Final = b"""\
+event: message_start
+data: {"type": "message_start", "message": {"id": "", "type": "message", "role": "assistant", \
+"model": "", "content": [], "stop_reason": null, "stop_sequence": null, \
+"usage": {"input_tokens": 0, "output_tokens": 0}}}
+
+event: message_stop
+data: {"type": "message_stop"}
+
+"""
 _LINE_ENDS: Final = (b"\n", b"\r")
 _MAX_TEMPLATES: Final = 4  # kinds of requests in the cache at one time, such as turns and summaries
 # The value of such a header is valid for one request only.
@@ -34,11 +45,12 @@ _BODY_HEADERS: Final = ("content-length", "transfer-encoding")
 class StreamTap:
     """Access to the response of one request, below the library that makes the request.
 
-    With `diverts`, an event stream goes to `diverted_events`, and the library gets an empty one.
+    With `diverts`, an event stream goes to `diverted_events`, and the library gets `stand_in`.
     Otherwise the library reads the stream, and `events` has a copy of it.
     """
 
     diverts: bool = False
+    stand_in: bytes = b""
     outcome: Outcome | None = None  # given to the library in place of sending its next request
     is_web_page: bool = False
     stream: httpx2.AsyncByteStream | None = None  # the diverted stream
@@ -140,7 +152,7 @@ async def _tap_response(response: httpx2.Response) -> None:
     is_stream = media_type.startswith("text/event-stream")
     tap.is_web_page = response.is_success and media_type.startswith("text/html")
     if tap.diverts and response.is_success and is_stream:
-        tap.stream, response.stream = response.stream, _EmptyStream()
+        tap.stream, response.stream = response.stream, httpx2.ByteStream(tap.stand_in)
         tap.request = response.request
     else:
         response.stream = _RecordedStream(response.stream, tap.chunks)
