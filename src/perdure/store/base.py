@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 from msgspec import Struct
 
@@ -33,12 +33,14 @@ __all__ = [
     "Entry",
     "Feed",
     "Fenced",
+    "FindOptions",
     "ForeignWrite",
     "Gone",
     "Growth",
     "HeadMoved",
     "Heads",
     "Lease",
+    "ListingOptions",
     "Lost",
     "NoStream",
     "OnDisk",
@@ -260,6 +262,24 @@ class StreamState(Struct, frozen=True, gc=False):
     gone: bool
 
 
+class FindOptions(TypedDict, total=False):
+    """Conditions of `Store.find`, and the page: None and a missing key mean the same."""
+
+    state: str | None
+    stream: str | None
+    due_before: int | None
+    after: str | None  # the `next` of the previous page
+    limit: int  # 100
+
+
+class ListingOptions(TypedDict, total=False):
+    """Order and page of `Store.find_listed`."""
+
+    order: Order  # "oldest"
+    after: str | None  # the `next` of the previous page
+    limit: int  # 100
+
+
 class Page(Struct, frozen=True, gc=False):
     """Entries, and the cursor of the next page (None: this is the last one)."""
 
@@ -403,31 +423,14 @@ class Store(Protocol):
         """Return the entry with this key, or None."""
         ...
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key).
 
         `after` is the `next` of the previous page of the same query.
         """
         ...
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find_listed(self, kind: str, listing: str, **options: Unpack[ListingOptions]) -> Page:
         """Return the entries of a listing, at a cost that does not depend on their number.
 
         `oldest` and `newest` first by (at, key), or by (due, at, key), in which entries without a

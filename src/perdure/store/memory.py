@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
+from typing import Unpack
 
 import anyio
 
@@ -21,11 +22,12 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    FindOptions,
     Growth,
     Heads,
     Lease,
+    ListingOptions,
     Lost,
-    Order,
     Page,
     Put,
     Record,
@@ -38,6 +40,7 @@ from perdure.store.base import (
 )
 from perdure.store.judge import Changes, Commit, check_commit, judge
 from perdure.store.shared.paging import END, feed_position, growth_of
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import LeaseChanges, Tables
 
@@ -137,34 +140,15 @@ class MemoryStore:
         self._check_open()
         return self._tables.entry(kind, key)
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
         self._check_open()
-        return self._tables.find(
-            kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
-        )
+        return self._tables.find(EntryQuery.of(kind, options))
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find_listed(self, kind: str, listing: str, **options: Unpack[ListingOptions]) -> Page:
         """Return the entries of a listing in an order, by an index."""
         self._check_open()
-        return self._tables.find_listed(kind, listing, order, after, limit)
+        return self._tables.find_listed(ListingQuery.of(kind, listing, options))
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""

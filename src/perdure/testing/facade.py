@@ -1,27 +1,14 @@
 """Store as one process sees it: each operation passes through a connection, which may fail."""
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from perdure.store.base import (
-    Census,
-    Check,
-    Entry,
-    Feed,
-    Growth,
-    Heads,
-    Lease,
-    Order,
-    Page,
-    Put,
-    Slice,
     Store,
-    StreamState,
-    SuspectLimit,
-    Write,
 )
+from perdure.store.shared.wrapper import StoreWrapper
 
 T = TypeVar("T")
 
@@ -54,91 +41,36 @@ class Connection(Protocol):
         ...
 
 
-class StoreFacade:
+class StoreFacade(StoreWrapper):
     """A store behind a connection. A dead process is noticed by its lease only."""
 
     def __init__(
         self, store: Store, connection: Connection, *, has_liveness_locks: bool = True
     ) -> None:
+        super().__init__(store)
         self.has_liveness_locks = has_liveness_locks
-        self._store = store
         self._connection = connection
-        self._perform = connection.perform
-        self.now = connection.now
-        self.changed = connection.changed
-        self.broadcast = connection.broadcast
-        self.subscribe = connection.subscribe
-        self.close = connection.close
 
-    async def open(self) -> None:
-        await self._perform(partial(self._store.open))
+    async def perform(self, operation: partial[Coroutine[Any, Any, T]]) -> T:
+        """Perform an operation through the connection."""
+        return await self._connection.perform(operation)
 
-    async def commit(
-        self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
-    ) -> Heads:
-        return await self._perform(partial(self._store.commit, writes, puts, checks))
+    def now(self) -> int:
+        """Return the time as the process sees it."""
+        return self._connection.now()
 
-    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
-        return await self._perform(partial(self._store.read, stream, after, limit))
+    async def close(self) -> None:
+        """End the connection."""
+        await self._connection.close()
 
-    async def get(self, kind: str, key: str) -> Entry | None:
-        return await self._perform(partial(self._store.get, kind, key))
+    async def changed(self, timeout_s: float) -> None:
+        """Wait for a change that the process gets to know of."""
+        await self._connection.changed(timeout_s)
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        options: dict[str, Any] = {"state": state, "stream": stream, "due_before": due_before}
-        find = partial(self._store.find, kind, **options, after=after, limit=limit)
-        return await self._perform(find)
+    def broadcast(self, topic: str, data: bytes) -> None:
+        """Broadcast through the connection."""
+        self._connection.broadcast(topic, data)
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        find = partial(self._store.find_listed, kind, listing, order=order, after=after)
-        return await self._perform(partial(find, limit=limit))
-
-    async def entries_of(self, stream: str) -> Sequence[Entry]:
-        return await self._perform(partial(self._store.entries_of, stream))
-
-    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
-        return await self._perform(partial(self._store.streams, after, limit))
-
-    async def claim(
-        self,
-        holder: str,
-        kind: str,
-        limit: int,
-        *,
-        only: str | None = None,
-        suspects: SuspectLimit | None = None,
-    ) -> list[Lease]:
-        claim = partial(self._store.claim, holder, kind, limit, only=only, suspects=suspects)
-        return await self._perform(claim)
-
-    async def reap(self, now: int) -> None:
-        await self._perform(partial(self._store.reap, now))
-
-    async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
-        return await self._perform(partial(self._store.renew, holder, ttl_ms, join=join))
-
-    async def tail(self, cursor: str, limit: int = 500) -> Feed:
-        return await self._perform(partial(self._store.tail, cursor, limit))
-
-    async def growth(self, cursor: str, limit: int = 500) -> Growth:
-        return await self._perform(partial(self._store.growth, cursor, limit))
-
-    async def census(self, kinds: Collection[str]) -> Census:
-        return await self._perform(partial(self._store.census, kinds))
+    def subscribe(self, callback: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
+        """Subscribe through the connection."""
+        return self._connection.subscribe(callback)

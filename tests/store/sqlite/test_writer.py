@@ -12,8 +12,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from perdure.errors import StoreError
-from perdure.store.base import Put, Record, Release, Unavailable, Unknown, Write
+from perdure.store.base import FindOptions, Put, Record, Release, Unavailable, Unknown, Write
 from perdure.store.shared.file_lock import WriteLock
+from perdure.store.shared.queries import EntryQuery
 from perdure.store.sqlite import writer
 from perdure.store.sqlite.commands import _CLAIM_OLDEST, _HOLDERS, _NOTHING_DUE
 from perdure.store.sqlite.open import BUSY_S, WAL_LIMIT_BYTES
@@ -406,15 +407,11 @@ async def test_what_is_found_by_due_time_is_found_by_its_index(
             return connection.execute(sql, values)
 
     explained: Any = Explained()
-    for conditions in (
-        {"kind": "pending"},
-        {"kind": "pending", "state": "open"},
-        {"kind": "pending", "due_before": 9},
-        {"kind": "pending", "state": "open", "due_before": 9},
-    ):
-        assert find(explained, ANY, dict(conditions), None, 10).entries
-        find(explained, ANY, dict(conditions), "1:k", 10)
-    find(explained, SMALL, {"kind": "pending", "stream": "s", "state": "open"}, None, 10)
+    options: tuple[FindOptions, ...] = ({}, {"state": "open"}, {"due_before": 9})
+    for option in (*options, FindOptions(state="open", due_before=9)):
+        assert find(explained, ANY, EntryQuery.of("pending", option)).entries
+        find(explained, ANY, EntryQuery.of("pending", {**option, "after": "1:k"}))
+    find(explained, SMALL, EntryQuery.of("pending", {"stream": "s", "state": "open"}))
     explained.execute(_CLAIM_OLDEST, ("session", 9, 10))
     explained.execute(_HOLDERS, ())
     explained.execute(_NOTHING_DUE, ("session", 9))

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import anyio
 from anyio import to_thread
@@ -25,13 +25,14 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    FindOptions,
     Gone,
     Growth,
     Heads,
     Lease,
+    ListingOptions,
     Lost,
     NoStream,
-    Order,
     Page,
     Put,
     Record,
@@ -49,6 +50,7 @@ from perdure.store.files.layout import Layout, NoLayout
 from perdure.store.files.replay import Spans
 from perdure.store.judge import Changes, Commit, check_commit, judge
 from perdure.store.shared.paging import END, feed_position, growth_of
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.shared.tables import LeaseChanges
 
@@ -449,33 +451,14 @@ class FilesStore:
         """Return the entry with this key, or None."""
         return (await self._readable()).folder.tables.entry(kind, key)
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
-        return (await self._readable()).folder.tables.find(
-            kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
-        )
+        return (await self._readable()).folder.tables.find(EntryQuery.of(kind, options))
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find_listed(self, kind: str, listing: str, **options: Unpack[ListingOptions]) -> Page:
         """Return the entries of a listing in an order, by an index."""
         tables = (await self._readable()).folder.tables
-        return tables.find_listed(kind, listing, order, after, limit)
+        return tables.find_listed(ListingQuery.of(kind, listing, options))
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""

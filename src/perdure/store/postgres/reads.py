@@ -22,12 +22,9 @@ from perdure.store.postgres.sql import pack_text, statement, unpack_text
 from perdure.store.shared.damage import DAMAGED, damaged_record, damaged_stream
 from perdure.store.shared.paging import (
     LAST_DUE,
-    ListingPosition,
     check_complete,
-    listing_cursor,
-    page_cursor,
-    page_position,
 )
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -89,46 +86,30 @@ def checked_entry(entry: Entry | None) -> Entry | None:
     return entry
 
 
-async def find(
-    connection: PooledConnection, conditions: dict[str, Any], after: str | None, limit: int
-) -> Page:
-    """Return a page of entries by conditions: kind, and perhaps state, stream, due_before."""
-    conditions = {name: value for name, value in conditions.items() if value is not None}
-    by_due = "due_before" in conditions
-    start, limit = page_position(after), max(limit, 0)
+async def find(connection: PooledConnection, query: EntryQuery) -> Page:
+    """Return a page of entries by conditions."""
+    conditions, start, limit = query.conditions, query.start, query.limit
     values = [
         pack_text(value) if isinstance(value, str) else value for value in conditions.values()
     ]
     if start is not None:
-        values += [start[0], pack_text(start[1])] if by_due else [pack_text(start[1])]
+        values += [start[0], pack_text(start[1])] if query.is_by_due else [pack_text(start[1])]
     sql = _find(tuple(conditions), is_first=start is None)
     rows = await connection.fetch(sql, *values, limit + 1)
     entries = tuple(entry_from_row(row) for row in rows[:limit])
-    if not entries or len(rows) <= limit:
-        return Page(entries, None)
-    last = entries[-1]
-    return Page(entries, page_cursor((last.due or 0, last.key) if by_due else (0, last.key)))
+    return query.page(entries, has_more=len(rows) > limit)
 
 
-async def find_listed(
-    connection: PooledConnection,
-    *,
-    kind: str,
-    listing: str,
-    order: Order,
-    start: ListingPosition | None,
-    limit: int,
-) -> Page:
+async def find_listed(connection: PooledConnection, query: ListingQuery) -> Page:
     """Return a page of the entries of a listing, after a position."""
-    limit = max(limit, 0)
+    kind, listing, order, start, limit = query
     values: list[Any] = [pack_text(kind), pack_text(listing)]
     if start is not None:
         due, at, key = start
         values += [due, at, pack_text(key)] if order == "due" else [at, pack_text(key)]
     rows = await connection.fetch(_find_listed(order, is_first=start is None), *values, limit + 1)
     entries = tuple(entry_from_row(row) for row in rows[:limit])
-    has_more = bool(entries) and len(rows) > limit
-    return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
+    return query.page(entries, has_more=len(rows) > limit)
 
 
 async def entries_of(connection: PooledConnection, stream: str) -> Sequence[Entry]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import anyio
 
@@ -16,10 +16,11 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    FindOptions,
     Growth,
     Heads,
     Lease,
-    Order,
+    ListingOptions,
     Page,
     Put,
     Slice,
@@ -38,9 +39,8 @@ from perdure.store.shared.paging import (
     END,
     feed_position,
     growth_of,
-    listing_position,
-    page_position,
 )
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 from perdure.store.shared.signal import Signal, Subscribers
 
 T = TypeVar("T")
@@ -175,36 +175,14 @@ class PostgresStore:
         self._signal.mark_seen()
         return reads.checked_entry(await connections.entries.submit((kind, key)))
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
-        page_position(after)
-        conditions = {"kind": kind, "state": state, "stream": stream, "due_before": due_before}
-        return await self._query(
-            partial(reads.find, conditions=conditions, after=after, limit=limit)
-        )
+        return await self._query(partial(reads.find, query=EntryQuery.of(kind, options)))
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find_listed(self, kind: str, listing: str, **options: Unpack[ListingOptions]) -> Page:
         """Return the entries of a listing in an order, by an index."""
-        start = listing_position(after, order)
-        query = partial(reads.find_listed, kind=kind, listing=listing, order=order)
-        return await self._query(partial(query, start=start, limit=limit))
+        query = ListingQuery.of(kind, listing, options)
+        return await self._query(partial(reads.find_listed, query=query))
 
     async def entries_of(self, stream: str) -> Sequence[Entry]:
         """Return every entry of a stream by (kind, key)."""

@@ -53,9 +53,9 @@ class Item(Struct, frozen=True, omit_defaults=True):
     due: str | None = None  # as text: Lua's numbers are floats
 
     @property
-    def due_position(self) -> tuple[int, str]:
-        """The position of the item in the order of deadlines."""
-        return int(self.due or 0), self.id
+    def due_at(self) -> int | None:
+        """When the entry is due."""
+        return None if self.due is None else int(self.due)
 
 
 class Anchor(Struct, frozen=True, omit_defaults=True):

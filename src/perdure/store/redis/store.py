@@ -9,10 +9,8 @@ else the store answers and the index is corrected. The store also answers if Red
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Unpack
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -20,21 +18,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from perdure.store.base import (
-    Census,
     Check,
     Entry,
-    Feed,
-    Growth,
+    FindOptions,
     Heads,
-    Lease,
-    Order,
+    ListingOptions,
     Page,
     Put,
     Record,
-    Slice,
     Store,
-    StreamState,
-    SuspectLimit,
     Write,
 )
 from perdure.store.redis.index import (
@@ -47,7 +39,9 @@ from perdure.store.redis.index import (
     TooMany,
     index_items,
 )
-from perdure.store.shared.paging import END, PagePosition, page_cursor, page_position
+from perdure.store.shared.paging import END
+from perdure.store.shared.queries import EntryQuery
+from perdure.store.shared.wrapper import StoreWrapper
 
 logger = logging.getLogger("perdure")
 
@@ -59,57 +53,14 @@ _PAGES: Final = 20  # of the feed; an index further behind is rebuilt
 _ROUNDS: Final = 2  # of catching up, while other processes write
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """Arguments of one call of `find`."""
-
-    state: str | None
-    stream: str | None
-    due_before: int | None
-    after: PagePosition | None
-    limit: int
-
-    def keys(self, names: EntryNames) -> list[str]:
-        """Return the keys that have the result; none for a query of all calls."""
-        if self.stream is not None:
-            return [f"pending:by-session:{names.session(self.stream)}"]
-        if self.due_before is not None:
-            return [DEADLINES]
-        if self.state is not None:
-            return [f"pending:by-status:{status}" for status in names.statuses(self.state)]
-        return []
-
-    def is_member(self, item: Item, names: EntryNames) -> bool:
-        """Return whether the item belongs to the keys that it was read from."""
-        if self.stream is not None:
-            return item.session == names.session(self.stream)
-        if self.due_before is not None:
-            return item.due is not None and int(item.due) <= self.due_before
-        return self.state is not None and item.status in names.statuses(self.state)
-
-    def position(self, item: Item) -> PagePosition:
-        """Return the position of the item in the order of the result."""
-        return item.due_position if self.due_before is not None else (0, item.id)
-
-    def is_match(self, item: Item) -> bool:
-        """Return whether the item is in the result, on this page or a later one."""
-        due = None if item.due is None else int(item.due)
-        return (
-            self.state in (None, item.state)
-            and self.stream in (None, item.stream)
-            and (self.due_before is None or (due is not None and due <= self.due_before))
-            and (self.after is None or self.position(item) > self.after)
-        )
+_NOTHING: Final = EntryQuery(KIND, None, None, None, None, 0)  # only lets the index catch up
 
 
-_NOTHING: Final = _Query(None, None, None, None, 0)  # only lets the index catch up
-
-
-class IndexedStore:
+class IndexedStore(StoreWrapper):
     """Store with an index in Redis. All but lookups of pending calls goes to the store itself."""
 
     def __init__(self, primary: Store, url: str, names: EntryNames) -> None:
-        self.primary = primary
+        super().__init__(primary)
         # None counts as missing: a store without it is renewed by the event loop only.
         self.renew_in_thread = getattr(primary, "renew_in_thread", None)
         self._url = url
@@ -117,10 +68,6 @@ class IndexedStore:
         self._index: RedisIndex | None = None
         self._paused_until = 0.0
         self._is_stale = False  # after an entry was put without a record, and Redis was unreachable
-
-    def now(self) -> int:
-        """Return the store's time, in ms since the epoch."""
-        return self.primary.now()
 
     async def open(self) -> None:
         """Open the store; the first lookup connects to Redis."""
@@ -146,44 +93,27 @@ class IndexedStore:
 
     # --- lookups --------------------------------------------------------------------------------
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """Return entries of a kind; pending calls through the index, if it is complete."""
-        query = _Query(state, stream, due_before, page_position(after), max(limit, 0))
-        keys = query.keys(self._names) if kind == KIND else []
+    async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
+        """Return entries of a kind by key; pending calls through the index, if it is complete."""
+        query = EntryQuery.of(kind, options)
+        keys = _keys(query, self._names) if kind == KIND else []
         index = self._available_index() if keys else None
         if index is not None:
             page = await self._find_indexed(index, query, keys)
             if page is not None:
                 return page
-        return await self.primary.find(
-            kind, state=state, stream=stream, due_before=due_before, after=after, limit=limit
-        )
+        return await super().find(kind, **options)
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find_listed(self, kind: str, listing: str, **options: Unpack[ListingOptions]) -> Page:
         """Return the entries of a listing: the store has them in order. The index catches up."""
         index = self._available_index() if kind == KIND else None
         if index is not None:
             await self._find_indexed(index, _NOTHING, [])
-        return await self.primary.find_listed(kind, listing, order=order, after=after, limit=limit)
+        return await super().find_listed(kind, listing, **options)
 
-    async def _find_indexed(self, index: RedisIndex, query: _Query, keys: list[str]) -> Page | None:
+    async def _find_indexed(
+        self, index: RedisIndex, query: EntryQuery, keys: list[str]
+    ) -> Page | None:
         """Return the page of the index; None if Redis fails or the index cannot answer."""
         try:
             try:
@@ -196,7 +126,7 @@ class IndexedStore:
             self._pause(error)
         return None
 
-    async def _lookup(self, index: RedisIndex, query: _Query, keys: list[str]) -> Page | None:
+    async def _lookup(self, index: RedisIndex, query: EntryQuery, keys: list[str]) -> Page | None:
         """Catch up with the feed and look up the page; None: the store must answer."""
         if self._is_stale:
             await index.drop()
@@ -204,7 +134,7 @@ class IndexedStore:
         for _ in range(_ROUNDS):
             lookup = await index.lookup(keys, query.due_before)
             records = None
-            if lookup and all(query.is_member(item, self._names) for item in lookup.items):
+            if lookup and all(_is_member(query, item, self._names) for item in lookup.items):
                 records = await self._records_beyond(lookup.anchor)
             if lookup is None or records is None:
                 await self._rebuild(index)
@@ -240,10 +170,17 @@ class IndexedStore:
         await index.apply(index_items(entries, self._names), anchor, _anchor_at(records))
 
     async def _verified_page(
-        self, index: RedisIndex, query: _Query, lookup: IndexLookup
+        self, index: RedisIndex, query: EntryQuery, lookup: IndexLookup
     ) -> Page | None:
         """Return the page of a lookup, each entry read by its id; None if one has changed."""
-        matches = sorted(filter(query.is_match, lookup.items), key=query.position)
+        matches = sorted(
+            (
+                item
+                for item in lookup.items
+                if query.has(item.id, item.state, item.stream, item.due_at)
+            ),
+            key=lambda item: query.position(item.id, item.due_at),
+        )
         items = matches[: query.limit]
         entries = [await self.primary.get(KIND, item.id) for item in items]
         wrong = [
@@ -254,9 +191,8 @@ class IndexedStore:
         if wrong:
             await self._correct(index, wrong)
             return None
-        has_more = bool(items) and len(matches) > len(items)
-        cursor = page_cursor(query.position(items[-1])) if has_more else None
-        return Page(tuple(entry for entry in entries if entry is not None), cursor)
+        present = tuple(entry for entry in entries if entry is not None)
+        return query.page(present, has_more=len(matches) > len(items))
 
     async def _correct(self, index: RedisIndex, wrong: Sequence[Item]) -> None:
         """Replace items that differ from the store."""
@@ -309,76 +245,36 @@ class IndexedStore:
             self._is_stale = True
             self._pause(error)
 
-    # --- passed to the store --------------------------------------------------------------------
+    # --- commits --------------------------------------------------------------------
 
     async def commit(
         self, writes: Sequence[Write], puts: Sequence[Put] = (), checks: Sequence[Check] = ()
     ) -> Heads:
         """Commit to the store; the index follows the feed."""
-        heads = await self.primary.commit(writes, puts, checks)
+        heads = await super().commit(writes, puts, checks)
         if puts:
             await self._apply_puts(writes, puts)
         return heads
 
-    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> Slice:
-        """Read from the store."""
-        return await self.primary.read(stream, after, limit)
 
-    async def get(self, kind: str, key: str) -> Entry | None:
-        """Get from the store."""
-        return await self.primary.get(kind, key)
+def _keys(query: EntryQuery, names: EntryNames) -> list[str]:
+    """Return the keys that have the result; none for a query of all calls."""
+    if query.stream is not None:
+        return [f"pending:by-session:{names.session(query.stream)}"]
+    if query.due_before is not None:
+        return [DEADLINES]
+    if query.state is not None:
+        return [f"pending:by-status:{status}" for status in names.statuses(query.state)]
+    return []
 
-    async def entries_of(self, stream: str) -> Sequence[Entry]:
-        """Return every entry of a stream, from the store."""
-        return await self.primary.entries_of(stream)
 
-    async def streams(self, after: str = "", limit: int = 500) -> Sequence[StreamState]:
-        """Return streams by id, from the store."""
-        return await self.primary.streams(after, limit)
-
-    async def claim(
-        self,
-        holder: str,
-        kind: str,
-        limit: int,
-        *,
-        only: str | None = None,
-        suspects: SuspectLimit | None = None,
-    ) -> list[Lease]:
-        """Claim from the store."""
-        return await self.primary.claim(holder, kind, limit, only=only, suspects=suspects)
-
-    async def reap(self, now: int) -> None:
-        """Reap dead holders of the store."""
-        await self.primary.reap(now)
-
-    async def renew(self, holder: str, ttl_ms: int, *, join: bool = False) -> int:
-        """Renew the holder's row in the store."""
-        return await self.primary.renew(holder, ttl_ms, join=join)
-
-    async def tail(self, cursor: str, limit: int = 500) -> Feed:
-        """Return the store's feed after the cursor."""
-        return await self.primary.tail(cursor, limit)
-
-    async def growth(self, cursor: str, limit: int = 500) -> Growth:
-        """Return the streams that have grown since the cursor."""
-        return await self.primary.growth(cursor, limit)
-
-    async def census(self, kinds: Collection[str]) -> Census:
-        """Count what exists in the store."""
-        return await self.primary.census(kinds)
-
-    async def changed(self, timeout_s: float) -> None:
-        """Wait for a change of the store."""
-        await self.primary.changed(timeout_s)
-
-    def broadcast(self, topic: str, data: bytes) -> None:
-        """Broadcast through the store."""
-        self.primary.broadcast(topic, data)
-
-    def subscribe(self, callback: Callable[[str, bytes], None]) -> AbstractContextManager[None]:
-        """Subscribe to the store's broadcasts."""
-        return self.primary.subscribe(callback)
+def _is_member(query: EntryQuery, item: Item, names: EntryNames) -> bool:
+    """Return whether an item belongs to the keys that it was read from."""
+    if query.stream is not None:
+        return item.session == names.session(query.stream)
+    if query.due_before is not None:
+        return item.due_at is not None and item.due_at <= query.due_before
+    return query.state is not None and item.status in names.statuses(query.state)
 
 
 def _after_anchor(anchor: Anchor, records: list[Record]) -> list[Record] | None:

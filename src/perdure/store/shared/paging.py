@@ -1,7 +1,7 @@
 """Opaque cursors of pages and feeds, and the check that a page of records is complete."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from perdure.errors import Corrupt
 from perdure.store.base import Entry, Feed, Growth, Order, Record
@@ -33,16 +33,6 @@ def growth_of(feed: Feed, limit: int) -> Growth:
     """Return the streams of a page of the feed, for a backend that reads no less for them."""
     heads = {record.stream: record.seq for record in feed.records}
     return Growth(heads, feed.cursor, more=0 < limit <= len(feed.records))
-
-
-class ListingQuery(NamedTuple):
-    """Query of a page of a listing: the position after which it begins, and its size."""
-
-    kind: str
-    listing: str
-    order: Order
-    start: ListingPosition | None
-    limit: int
 
 
 def listing_position(cursor: str | None, order: Order) -> ListingPosition | None:

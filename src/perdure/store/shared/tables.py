@@ -6,8 +6,7 @@ applied in a second step, so that a backend can write them to disk in between.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from perdure.store.base import (
@@ -17,7 +16,6 @@ from perdure.store.base import (
     Lease,
     Lost,
     NoStream,
-    Order,
     Page,
     StreamState,
     SuspectLimit,
@@ -33,13 +31,9 @@ from perdure.store.judge import (
     without_held,
 )
 from perdure.store.shared.paging import (
-    PagePosition,
-    listing_cursor,
     listing_place,
-    listing_position,
-    page_cursor,
-    page_position,
 )
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 
 EntryKey = tuple[str, str]  # kind and key
 
@@ -117,34 +111,19 @@ class Tables:
         """Return those of the holders whose rows exist and have not expired."""
         return {name for name in holders if self.holders.get(name, now) > now}
 
-    def find(
-        self,
-        kind: str,
-        *,
-        state: str | None,
-        stream: str | None,
-        due_before: int | None,
-        after: str | None,
-        limit: int,
-    ) -> Page:
+    def find(self, query: EntryQuery) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
-        place = _by_due if due_before is not None else _by_key
-        start = page_position(after)
+        matches = (
+            entry
+            for entry in self._candidates(query.kind, query.stream)
+            if query.has(entry.key, entry.state, entry.stream, entry.due)
+        )
+        first = heapq.nsmallest(query.limit + 1, matches, lambda e: query.position(e.key, e.due))
+        return query.page(tuple(first[: query.limit]), has_more=len(first) > query.limit)
 
-        def is_match(entry: Entry) -> bool:
-            return (
-                (state is None or entry.state == state)
-                and (due_before is None or (entry.due is not None and entry.due <= due_before))
-                and (start is None or place(entry) > start)
-            )
-
-        return _page(filter(is_match, self._candidates(kind, stream)), place, limit)
-
-    def find_listed(
-        self, kind: str, listing: str, order: Order, after: str | None, limit: int
-    ) -> Page:
+    def find_listed(self, query: ListingQuery) -> Page:
         """Return the entries of a listing in an order."""
-        start = listing_position(after, order)
+        kind, listing, order, start, limit = query
         rows = {
             listing_place(entry, order): entry
             for entry in self._candidates(kind, None)
@@ -155,8 +134,7 @@ class Tables:
         else:
             places = heapq.nsmallest(limit + 1, (p for p in rows if start is None or p > start))
         entries = tuple(rows[place] for place in places[:limit])
-        has_more = bool(entries) and len(places) > limit
-        return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
+        return query.page(entries, has_more=len(places) > limit)
 
     def census(self, kinds: Collection[str], now: int, records: int, commits: int) -> Census:
         """Count what exists; the caller passes the numbers of records and commits."""
@@ -291,18 +269,3 @@ class Tables:
             if row.holder in removed
         }
         return LeaseChanges(streams, removed)
-
-
-def _by_key(entry: Entry) -> PagePosition:
-    return (0, entry.key)
-
-
-def _by_due(entry: Entry) -> PagePosition:
-    return (entry.due or 0, entry.key)
-
-
-def _page(matches: Iterable[Entry], order: Callable[[Entry], PagePosition], limit: int) -> Page:
-    first = heapq.nsmallest(limit + 1, matches, key=order)
-    entries = tuple(islice(first, limit))
-    has_more = bool(entries) and len(first) > limit
-    return Page(entries, page_cursor(order(entries[-1])) if has_more else None)

@@ -6,7 +6,8 @@ from functools import cache
 
 from perdure.store.base import Entry, Order, Page, StreamState
 from perdure.store.shared.damage import damaged_stream
-from perdure.store.shared.paging import LAST_DUE, ListingQuery, listing_cursor
+from perdure.store.shared.paging import LAST_DUE
+from perdure.store.shared.queries import ListingQuery
 from perdure.store.sqlite.checksums import HEAD, StoredStream
 from perdure.store.sqlite.reads import ENTRY, Bounds, TooLarge, entry_from_row
 
@@ -33,8 +34,7 @@ def find_listed(connection: sqlite3.Connection, bounds: Bounds, query: ListingQu
     if len(rows) == most <= limit:
         raise TooLarge
     entries = tuple(entry_from_row(row, bounds) for row in rows[:limit])
-    has_more = bool(entries) and len(rows) > limit
-    return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
+    return query.page(entries, has_more=len(rows) > limit)
 
 
 @cache

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page, Record, Slice
 from perdure.store.shared.damage import DAMAGED, damaged_record, damaged_stream
-from perdure.store.shared.paging import PagePosition, check_complete, page_cursor, page_position
+from perdure.store.shared.paging import check_complete
+from perdure.store.shared.queries import EntryQuery
 from perdure.store.sqlite.checksums import (
     HEAD,
     StoredStream,
@@ -217,31 +218,21 @@ def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> 
     return entry
 
 
-def find(
-    connection: sqlite3.Connection,
-    bounds: Bounds,
-    conditions: dict[str, Any],
-    after: str | None,
-    limit: int,
-) -> Page:
-    """Return a page of entries by conditions: kind, and perhaps state, stream, due_before."""
-    conditions = {name: value for name, value in conditions.items() if value is not None}
-    by_due = "due_before" in conditions
+def find(connection: sqlite3.Connection, bounds: Bounds, query: EntryQuery) -> Page:
+    """Return a page of entries by conditions. Raises TooLarge."""
+    conditions, start, limit = query.conditions, query.start, query.limit
     values = [bounds.bytes, *conditions.values()]
-    start = page_position(after)
     if start is not None:
-        values += start if by_due else start[1:]
-    limit = max(limit, 0)
+        values += start if query.is_by_due else start[1:]
     most = min(limit, bounds.rows) + 1
-    if bounds is not ANY and "stream" in conditions:
-        _check_few(connection, bounds, conditions)
+    if bounds is not ANY and query.stream is not None:
+        _check_few(connection, bounds, query)
     sql = _find(tuple(conditions), is_first=start is None)
     rows = connection.execute(sql, (*values, most)).fetchall()
     if len(rows) == most <= limit:
         raise TooLarge
     entries = tuple(entry_from_row(row, bounds) for row in rows[:limit])
-    more = bool(entries) and len(rows) > limit
-    return Page(entries, page_cursor(_page_end(entries[-1], by_due=by_due)) if more else None)
+    return query.page(entries, has_more=len(rows) > limit)
 
 
 def tail(connection: sqlite3.Connection, bounds: Bounds, position: int, limit: int) -> Feed:
@@ -338,13 +329,9 @@ def _index(conditions: tuple[str, ...]) -> str:
     return ""
 
 
-def _page_end(entry: Entry, *, by_due: bool) -> PagePosition:
-    return (entry.due or 0, entry.key) if by_due else (0, entry.key)
-
-
-def _check_few(connection: sqlite3.Connection, bounds: Bounds, conditions: dict[str, Any]) -> None:
+def _check_few(connection: sqlite3.Connection, bounds: Bounds, query: EntryQuery) -> None:
     # The entries of a stream are sorted before the first one can be returned.
-    values = (conditions["stream"], conditions["kind"], bounds.rows)
+    values = (query.stream, query.kind, bounds.rows)
     if connection.execute(_ONE_MORE, values).fetchone() is not None:
         raise TooLarge
 

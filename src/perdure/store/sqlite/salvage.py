@@ -18,12 +18,9 @@ from perdure.store.base import Entry, Page
 from perdure.store.inspect import StoredRecord, StreamInspection, lost_number, lost_stream
 from perdure.store.shared.damage import DAMAGED, stated_head
 from perdure.store.shared.paging import (
-    ListingQuery,
-    listing_cursor,
     listing_place,
-    page_cursor,
-    page_position,
 )
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 from perdure.store.sqlite.checksums import (
     checked_entry,
     checksum_column,
@@ -84,24 +81,17 @@ class Salvage:
                 salvage._find_records(connection)
         return salvage
 
-    def find(self, conditions: Mapping[str, Any], after: str | None, limit: int) -> Page:
-        """Return a page of entries, damaged ones too, by conditions as `Store.find` has them."""
-        state, stream, due_before = (
-            conditions.get(name) for name in ("state", "stream", "due_before")
-        )
-        start = page_position(after) or (-(2**63), "")
+    def find(self, query: EntryQuery) -> Page:
+        """Return a page of entries, damaged ones too."""
         places = {
-            ((entry.due or 0) if due_before is not None else 0, entry.key): entry
+            query.position(entry.key, entry.due): entry
             for _, entry in self.entries
-            if entry.kind == conditions["kind"]
-            and state in (None, entry.state)
-            and stream in (None, entry.stream)
-            and (due_before is None or (entry.due is not None and entry.due <= due_before))
+            if entry.kind == query.kind
+            and query.has(entry.key, entry.state, entry.stream, entry.due)
         }
-        rest = sorted(place for place in places if place > start)
-        has_more = len(rest) > limit > 0
-        cursor = page_cursor(rest[limit - 1]) if has_more else None
-        return Page([places[place] for place in rest[:limit]], cursor)
+        rest = sorted(places)
+        entries = [places[place] for place in rest[: query.limit]]
+        return query.page(entries, has_more=len(rest) > query.limit)
 
     def find_listed(self, query: ListingQuery) -> Page:
         """Return a page of a listing; damaged entries have lost their place and come with all."""
@@ -117,8 +107,7 @@ class Salvage:
             reverse=is_down,
         )
         entries = [places[place] for place in rest[:limit]]
-        has_more = len(rest) > limit > 0
-        return Page(entries, listing_cursor(entries[-1], order) if has_more else None)
+        return query.page(entries, has_more=len(rest) > limit)
 
     def names(self) -> list[str]:
         """Return the names of the streams that are not gone, also of those whose row is lost."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import anyio
 from anyio import to_thread
@@ -19,10 +19,11 @@ from perdure.store.base import (
     Clock,
     Entry,
     Feed,
+    FindOptions,
     Growth,
     Heads,
     Lease,
-    Order,
+    ListingOptions,
     Page,
     Put,
     Slice,
@@ -36,12 +37,11 @@ from perdure.store.judge import check_commit
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.shared.paging import (
     END,
-    ListingQuery,
     feed_position,
     growth_of,
-    listing_position,
 )
 from perdure.store.shared.private_files import create_file, mode_beside
+from perdure.store.shared.queries import EntryQuery, ListingQuery
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.sqlite import reads
 from perdure.store.sqlite.commands import Claim, Reap, Renew
@@ -171,36 +171,17 @@ class SqliteStore:
         """Return the entry with this key, or None."""
         return await self._ready().query(partial(reads.get, kind=kind, key=key))
 
-    async def find(
-        self,
-        kind: str,
-        *,
-        state: str | None = None,
-        stream: str | None = None,
-        due_before: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key)."""
-        conditions = {"kind": kind, "state": state, "stream": stream, "due_before": due_before}
+        query = EntryQuery.of(kind, options)
         try:
-            return await self._ready().query(
-                partial(reads.find, conditions=conditions, after=after, limit=limit)
-            )
+            return await self._ready().query(partial(reads.find, query=query))
         except Corrupt:  # a damaged page: a list has at least the other entries
-            return (await self._salvage()).find(conditions, after, limit)
+            return (await self._salvage()).find(query)
 
-    async def find_listed(
-        self,
-        kind: str,
-        listing: str,
-        *,
-        order: Order = "oldest",
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def find_listed(self, kind: str, listing: str, **options: Unpack[ListingOptions]) -> Page:
         """Return the entries of a listing in an order, by an index."""
-        query = ListingQuery(kind, listing, order, listing_position(after, order), max(limit, 0))
+        query = ListingQuery.of(kind, listing, options)
         try:
             return await self._ready().query(partial(find_listed, query=query))
         except Corrupt:
