@@ -493,6 +493,13 @@ STREAM = (
         "DELETE FROM stream WHERE id = '{v_id}'",
     ),
     _both(
+        "stream and its last three events lost",
+        "stream",
+        _NO_STREAM | _LOST,
+        "DELETE FROM record {of_v} AND seq > {last} - 3",
+        "DELETE FROM stream WHERE id = '{v_id}'",
+    ),
+    _both(
         "stream and all its events lost",
         "stream",
         _NO_STREAM | _LOST,

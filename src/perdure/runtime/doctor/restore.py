@@ -23,7 +23,7 @@ def restore_rows(inspector: StoreInspector, checkup: SessionCheckup) -> SessionC
     if checkup.needs_row:
         row = restored_stream(inspector, checkup.stream, names, checkup.log.events, checkup.now)
         if checkup.log.lost:  # no worker may drive it before it is rebuilt
-            row = replace(row, due=None)
+            row = replace(row, due=None, head=max(row.head, *checkup.log.lost))
         inspector.restore_stream(row)
         stream = row.stream
     keys = [("session", session_key(*names[:2])), *(("pending", c) for c in checkup.open_calls())]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,12 +14,15 @@ from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import child_tasks
 from perdure.core.session import naming as index
+from perdure.core.session.calls import CallStatus
 from perdure.core.session.child_tasks import TASK, ChildTask
 from perdure.core.session.naming import SessionRecord
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.salvage import Remains
 from perdure.errors import Corrupt
 from perdure.store.inspect import StoredRecord, StreamInspection
+
+_MOVING: Final = frozenset({CallStatus.NEW, CallStatus.RUNNING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,14 @@ def read_readable(stream: StreamInspection) -> ReadableLog:
     in_order = tuple(readable[seq] for seq in sorted(readable))
     summary = LogSummary()
     summary.add(in_order)
-    if head in readable and summary.lacks(session, _entries(stream, "pending", pending.decode)):
+    calls = _entries(stream, "pending", pending.decode)
+    # The row had the number of the last event: without it, a running session may have had more.
+    state = summary.state
+    is_moving = state.status == "running" or any(
+        call.status in _MOVING for call in state.open_calls
+    )
+    is_open_end = stream.row == "missing" and is_moving
+    if head in readable and (is_open_end or summary.lacks(session, calls)):
         missing = (*missing, head + 1)
     return ReadableLog(in_order, tuple(unreadable), missing, summary.state)
 
