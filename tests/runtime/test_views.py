@@ -28,7 +28,7 @@ SESSION = {
     "status",
     "output",
     "error",
-    "stop",
+    "stopReason",
     "findings",
     "driver",
     "nextAt",

@@ -65,7 +65,7 @@ async def test_a_text_that_was_cut_off_says_so(format_: Format) -> None:
             after = await rt.session("s", agent=one).run("Go on.")
         assert endpoint.refused == []
     assert (result.state, result.output) == ("completed", "The answer is")
-    assert result.stop_reason == result.to_json()["stop"] == "max_tokens"
+    assert result.stop_reason == result.to_json()["stopReason"] == "max_tokens"
     assert (after.output, after.stop_reason) == ("done", None)
 
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import get_type_hints
 
 import msgspec
 import pytest
@@ -30,7 +31,7 @@ from perdure.views.usage import Usage
 MODULES = (bodies, calls, events, findings, health, sessions, task_bodies, tasks, usage)
 BODIES = {bodies.__name__, task_bodies.__name__}
 # Words of the specification.
-FIXED = {"input", "stop", "timeout", "timestamp", "pending_executions", "output", "error", "made"}
+FIXED = {"input", "timeout", "timestamp", "pending_executions", "output", "error"}
 FIXED |= {"notify_url", "notify_secret", "mediaType"}
 
 
@@ -60,6 +61,18 @@ def test_a_name_has_one_spelling_on_the_wire(name: str, wire: str) -> None:
 def test_every_field_of_a_view_is_named_by_the_rule(view: type[View]) -> None:
     for item in msgspec.structs.fields(view):
         assert item.encode_name in FIXED or item.encode_name == wire_name(item.name), item.name
+
+
+@pytest.mark.parametrize("view", [v for v in views() if issubclass(v, View)], ids=str)
+def test_every_instant_of_a_view_is_a_datetime_in_python(view: type[View]) -> None:
+    fields = {item.name: item.type for item in msgspec.structs.fields(view)}
+    assert [name for name in ("since", "until", "timestamp") if fields.get(name) is int] == []
+    for name in (name for name in fields if name.endswith("_ms")):
+        shown = getattr(view, name.removesuffix("_ms"))
+        assert isinstance(shown, property), name
+        assert shown.fget is not None
+        wanted = datetime if fields[name] is int else datetime | None
+        assert get_type_hints(shown.fget)["return"] == wanted, name
 
 
 @pytest.mark.parametrize("view", list(views()), ids=str)

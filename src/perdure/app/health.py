@@ -37,7 +37,7 @@ def _health(store: Store, agents: Mapping[str, ReadyAgent]) -> Health:
     )
     vitals = Vitals(0) if any(map(is_damage, findings)) else inspector.vitals(now)
     workers = [
-        WorkerInfo(name=name, queues=tuple(worker_queues(name)), until=until, sessions=count)
+        WorkerInfo(name=name, queues=tuple(worker_queues(name)), until_ms=until, sessions=count)
         for name, until, count in vitals.holders
         if is_worker(name)
     ]

@@ -81,8 +81,8 @@ from perdure.views.decisions import Decisions, decision_items
 from perdure.views.events import Event
 from perdure.views.health import (
     AgentInfo,
+    Delivery,
     DeliveryDetails,
-    DeliveryInfo,
     Health,
     RecoveryReport,
     Statistics,
@@ -439,7 +439,7 @@ class Runtime:
     # --- pending calls ------------------------------------------------------------------------
 
     async def statistics(self, hours: int = 24) -> Statistics:
-        """Return how many calls were made, settled and expired per hour, and how fast."""
+        """Return how many calls were created, settled and expired per hour, and how fast."""
         return await self._verbs.calls.statistics(hours)
 
     async def doctor(self) -> Health:
@@ -587,7 +587,7 @@ class Runtime:
 
     async def deliveries(
         self, *, status: str | None = None, session: str | None = None
-    ) -> AsyncIterator[DeliveryInfo]:
+    ) -> AsyncIterator[Delivery]:
         """Yield the webhook deliveries in the store, oldest first."""
         self._caller.require(Permit.READ)
         deliveries = self._service.deliveries
@@ -599,7 +599,7 @@ class Runtime:
         self._caller.require(Permit.READ)
         return await self._service.deliveries.details(delivery_id, self._caller.tenant)
 
-    async def redeliver(self, delivery_id: str, *, by: str | None = None) -> DeliveryInfo:
+    async def redeliver(self, delivery_id: str, *, by: str | None = None) -> Delivery:
         """Deliver again, under the same id, as soon as a worker can."""
         self._caller.require(Permit.ADMIN)
         deliveries, tenant = self._service.deliveries, self._caller.tenant

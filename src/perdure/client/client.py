@@ -151,7 +151,7 @@ class Client:
                 yield event
 
     async def statistics(self, hours: int = 24) -> health.Statistics:
-        """Return how many calls were made, settled and expired per hour, and how fast."""
+        """Return how many calls were created, settled and expired per hour, and how fast."""
         return await self._tenant.read("GET", "/stats", health.Statistics, {"hours": hours})
 
     async def doctor(self) -> health.Health:
@@ -294,7 +294,7 @@ class Client:
 
     async def deliveries(
         self, *, status: str | None = None, session: str | None = None
-    ) -> AsyncIterator[health.DeliveryInfo]:
+    ) -> AsyncIterator[health.Delivery]:
         """Iterate over webhook deliveries."""
         params = {"status": status, "sessionID": session}
         async for page in self._tenant.pages("/deliveries", health.DeliveryPage, params):
@@ -306,10 +306,10 @@ class Client:
         path = url_path("deliveries", delivery_id)
         return await self._tenant.read("GET", path, health.DeliveryDetails)
 
-    async def redeliver(self, delivery_id: str, *, by: str | None = None) -> health.DeliveryInfo:
+    async def redeliver(self, delivery_id: str, *, by: str | None = None) -> health.Delivery:
         """Deliver again, under the same id, as soon as a worker can."""
         path, params = url_path("deliveries", delivery_id, "redeliver"), {"by": by or self._by}
-        return await self._tenant.read("POST", path, health.DeliveryInfo, params)
+        return await self._tenant.read("POST", path, health.Delivery, params)
 
 
 def _metadata_params(metadata: Mapping[str, Any] | None) -> Json:

@@ -287,7 +287,7 @@ def _without_findings(snapshot: Snapshot) -> Result[Any]:
 def _driver_view(snapshot: Snapshot) -> DrivingWorker | None:
     if snapshot.holder is None:
         return None
-    return DrivingWorker(worker=snapshot.holder, since=snapshot.log_state.updated_at)
+    return DrivingWorker(worker=snapshot.holder, since_ms=snapshot.log_state.updated_at)
 
 
 def _children_views(log_state: SessionState) -> tuple[LaunchedAgent, ...]:

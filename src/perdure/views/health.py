@@ -1,11 +1,10 @@
 """Views for operators: findings, workers and queues of a store, and statistics of its calls."""
 
 from collections import Counter
+from datetime import datetime
 from typing import Any, Literal
 
-from msgspec import field
-
-from perdure.views.base import View, Word
+from perdure.views.base import View, Word, instant
 from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding
 
@@ -15,8 +14,13 @@ class WorkerInfo(View, frozen=True, kw_only=True):
 
     name: str
     queues: tuple[str, ...]
-    until: int
+    until_ms: int
     sessions: int
+
+    @property
+    def until(self) -> datetime:
+        """The instant at which its heartbeat ends unless it is renewed."""
+        return instant(self.until_ms)
 
 
 class QueueInfo(View, frozen=True, kw_only=True):
@@ -39,11 +43,16 @@ class Health(View, frozen=True, kw_only=True):
     queues: tuple[QueueInfo, ...] = ()
     at_ms: int
 
+    @property
+    def at(self) -> datetime:
+        """The instant at which the store was examined."""
+        return instant(self.at_ms)
+
 
 class CallCounts(View, frozen=True, kw_only=True):
     """Calls of some time, and the median and 90th percentile of how long people took, in ms."""
 
-    created: int = field(name="made")
+    created: int
     settled: int
     expired: int
     decided: int
@@ -56,6 +65,11 @@ class HourCounts(CallCounts, frozen=True, kw_only=True):
 
     at_ms: int
 
+    @property
+    def at(self) -> datetime:
+        """The instant at which the hour begins."""
+        return instant(self.at_ms)
+
 
 class Statistics(View, frozen=True, kw_only=True):
     """Calls per hour, oldest first; not complete if there are more than can be read at once."""
@@ -65,6 +79,16 @@ class Statistics(View, frozen=True, kw_only=True):
     complete: bool
     total: CallCounts
     hours: tuple[HourCounts, ...]
+
+    @property
+    def since(self) -> datetime:
+        """The beginning of the first hour."""
+        return instant(self.since_ms)
+
+    @property
+    def until(self) -> datetime:
+        """The instant at which the calls were counted."""
+        return instant(self.until_ms)
 
 
 class Liveness(View, frozen=True, kw_only=True):
@@ -104,7 +128,7 @@ class AgentList(View, frozen=True, kw_only=True):
     agents: tuple[AgentInfo, ...]
 
 
-class DeliveryInfo(View, frozen=True, kw_only=True):
+class Delivery(View, frozen=True, kw_only=True):
     """A webhook delivery; its target without the path, which may hold a secret."""
 
     id: str
@@ -123,8 +147,28 @@ class DeliveryInfo(View, frozen=True, kw_only=True):
     next_at_ms: int | None = None
     settled_at_ms: int | None = None
 
+    @property
+    def created_at(self) -> datetime:
+        """The instant when it was created."""
+        return instant(self.created_at_ms)
 
-class DeliveryDetails(DeliveryInfo, frozen=True, kw_only=True):
+    @property
+    def begun_at(self) -> datetime:
+        """The instant from which it is retried for a limited time."""
+        return instant(self.begun_at_ms)
+
+    @property
+    def next_at(self) -> datetime | None:
+        """The instant of the next attempt; None once it is settled."""
+        return None if self.next_at_ms is None else instant(self.next_at_ms)
+
+    @property
+    def settled_at(self) -> datetime | None:
+        """The instant when it was delivered or given up; None before."""
+        return None if self.settled_at_ms is None else instant(self.settled_at_ms)
+
+
+class DeliveryDetails(Delivery, frozen=True, kw_only=True):
     """A webhook delivery with its body, and the log of its attempts."""
 
     body: Any
@@ -134,7 +178,7 @@ class DeliveryDetails(DeliveryInfo, frozen=True, kw_only=True):
 class DeliveryPage(View, frozen=True, kw_only=True):
     """Page of a list of webhook deliveries."""
 
-    deliveries: tuple[DeliveryInfo, ...]
+    deliveries: tuple[Delivery, ...]
     next: str | None = None
 
 

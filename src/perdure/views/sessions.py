@@ -55,7 +55,12 @@ class DrivingWorker(View, frozen=True, kw_only=True):
     """The worker that drives a session."""
 
     worker: str
-    since: int
+    since_ms: int
+
+    @property
+    def since(self) -> datetime:
+        """The instant of the last event that it wrote."""
+        return instant(self.since_ms)
 
 
 class SummaryRequest(View, frozen=True, kw_only=True):
@@ -106,7 +111,7 @@ class Result(View, Generic[T_co], frozen=True, kw_only=True):
     status: SessionStatus
     output_json: Any = field(default=None, name="output")
     # Why the last response ended early.
-    stop_reason: Word[StopReason] | None = field(default=None, name="stop")
+    stop_reason: Word[StopReason] | None = None
     error: Error | None = None
     findings: tuple[Finding, ...] = ()  # where it stands, why it does not move, and steps
     driver: DrivingWorker | None = None
@@ -148,6 +153,11 @@ class Result(View, Generic[T_co], frozen=True, kw_only=True):
         """The instant of its last event."""
         return instant(self.updated_at_ms)
 
+    @property
+    def next_at(self) -> datetime | None:
+        """The instant from which it is driven again; None while it waits for a call or is over."""
+        return None if self.next_at_ms is None else instant(self.next_at_ms)
+
     def unwrap(self) -> T_co:
         """Return the output. Raises the error of a failed run, else Refused NOT_FINISHED."""
         if self.state == "completed":
@@ -176,8 +186,18 @@ class WaitingCall(View, frozen=True, kw_only=True):
     tool: str
     prompt: str | None = None
     external_ref: str | None = None
-    since: int
-    timeout: int | None = None
+    since_ms: int
+    expires_at_ms: int | None = field(default=None, name="timeout")
+
+    @property
+    def since(self) -> datetime:
+        """The instant from which it waits."""
+        return instant(self.since_ms)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Its deadline; None without one."""
+        return None if self.expires_at_ms is None else instant(self.expires_at_ms)
 
 
 class SessionSummary(View, frozen=True, kw_only=True):
@@ -202,6 +222,16 @@ class SessionSummary(View, frozen=True, kw_only=True):
     seq: int = 0
     created_at_ms: int
     updated_at_ms: int
+
+    @property
+    def created_at(self) -> datetime:
+        """The instant of its first event."""
+        return instant(self.created_at_ms)
+
+    @property
+    def updated_at(self) -> datetime:
+        """The instant of its last event."""
+        return instant(self.updated_at_ms)
 
 
 class SummaryPage(View, frozen=True, kw_only=True):
@@ -231,7 +261,7 @@ class PastState(View, frozen=True, kw_only=True):
 
     session_id: str
     at: int
-    timestamp: int
+    timestamp_ms: int
     state: Word[RunState]
     task_id: str | None = None
     turns: int
@@ -242,6 +272,11 @@ class PastState(View, frozen=True, kw_only=True):
     calls: tuple[PastCall, ...]
     children: tuple[str, ...]
     permissions: tuple[str, ...]
+
+    @property
+    def timestamp(self) -> datetime:
+        """The instant of the event."""
+        return instant(self.timestamp_ms)
 
 
 class PausedState(View, frozen=True, kw_only=True):

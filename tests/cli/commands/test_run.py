@@ -186,4 +186,4 @@ def test_an_answer_that_was_cut_off_is_told(shop: Shop) -> None:
     assert said.exit_code == 0
     assert "  The last model response was cut off at the token limit (max_tokens)." in said.stdout
     assert "perdure run cut Continue. -s s" in said.stdout
-    assert shop.json("sessions", "show", "s")["stop"] == "max_tokens"
+    assert shop.json("sessions", "show", "s")["stopReason"] == "max_tokens"

@@ -18,7 +18,7 @@ from perdure.core.webhooks.deliveries import (
     MAX_REFUSALS,
     MOVES,
     TYPES,
-    Delivery,
+    DeliveryRecord,
     DeliveryResponse,
     DeliveryStatus,
     DeliveryStep,
@@ -34,7 +34,7 @@ from perdure.core.webhooks.deliveries import (
 from perdure.errors import Corrupt
 
 NOW = 1_700_000_000_000
-NEW = Delivery(
+NEW = DeliveryRecord(
     id="d_1", occasion="decided", target="h_1", session_id="s1", created_at=NOW, begun_at=NOW
 )
 CALL = PendingRecord(
@@ -99,7 +99,7 @@ def test_only_a_request_leads_out_of_an_end() -> None:
     )
 
 
-def story(answer: DeliveryResponse, chance: float = 0.5) -> list[Delivery]:
+def story(answer: DeliveryResponse, chance: float = 0.5) -> list[DeliveryRecord]:
     """A delivery that always gets this answer, tried each time it is due."""
     told, now = [NEW], NOW
     while told[-1].status is DeliveryStatus.WAITING:

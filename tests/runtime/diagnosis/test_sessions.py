@@ -54,7 +54,7 @@ WAITING: dict[str, Any] = {
     "pending": (call(policy=ApprovalPolicy(approvers=("ana", "approver"))),),
 }
 NO_WORKER = PerdureError("it is due, and no worker drives it", code="NO_WORKER")
-DRIVER = DrivingWorker(worker="w.1", since=NOW)
+DRIVER = DrivingWorker(worker="w.1", since_ms=NOW)
 CASES: list[tuple[dict[str, Any], str, str, list[str]]] = [
     ({"state": "completed"}, "COMPLETED", "ok", []),
     ({"state": "cancelled"}, "CANCELLED", "ok", []),

@@ -11,7 +11,7 @@ from tests.support.shop import agent, clerk, paused, refund
 from perdure import PendingCall, Refused, Runtime, tool
 from perdure.address_filter import AddressFilter
 from perdure.core.webhooks import deliveries
-from perdure.core.webhooks.deliveries import Delivery
+from perdure.core.webhooks.deliveries import DeliveryRecord
 from perdure.runtime.webhooks.outbox import Outbox, Receiver
 from perdure.store.base import Heads
 from perdure.store.memory import MemoryStore
@@ -33,7 +33,7 @@ def outbox_of(rt: Runtime, *targets: Receiver) -> Outbox:
     return outbox
 
 
-async def made(rt: Runtime) -> list[Delivery]:
+async def made(rt: Runtime) -> list[DeliveryRecord]:
     page = await rt._resources.store.find("delivery")
     found = [deliveries.decode(entry.data) for entry in page.entries]
     order = list(deliveries.TYPES)
@@ -44,7 +44,7 @@ async def occasions(rt: Runtime) -> list[str]:
     return [one.occasion for one in await made(rt)]
 
 
-async def body_of(rt: Runtime, one: Delivery) -> dict[str, Any]:
+async def body_of(rt: Runtime, one: DeliveryRecord) -> dict[str, Any]:
     read = await rt._resources.store.read(deliveries.delivery_stream(one.id))
     body: dict[str, Any] = msgspec.json.decode(read.records[0].data)
     return body

@@ -16,7 +16,7 @@ from perdure import NotFound, Runtime, host
 from perdure.core.webhooks.deliveries import (
     BACK_OFF_S,
     MAX_REFUSALS,
-    Delivery,
+    DeliveryRecord,
     DeliveryResponse,
     DeliveryStatus,
 )
@@ -58,7 +58,7 @@ class Wire:
             await anyio.lowlevel.checkpoint()
         return begun
 
-    async def until_settled(self) -> Delivery:
+    async def until_settled(self) -> DeliveryRecord:
         """The one delivery, tried each time that it is due."""
         while True:
             await self.round()

@@ -59,7 +59,7 @@ async def test_one_call_in_a_plot_is_not_calls(rt: Runtime, client_of: MakeClien
     plot = page.partition("Calls settled or expired")[2].partition("</figure>")[0]
     assert "at most 1 call<" in plot
     assert ": 1 call<" in plot
-    assert "at most 3 calls<" in page.partition("Calls made")[2].partition("</figure>")[0]
+    assert "at most 3 calls<" in page.partition("Calls created")[2].partition("</figure>")[0]
 
 
 async def test_a_decision_names_every_other_call_that_its_session_waits_for(

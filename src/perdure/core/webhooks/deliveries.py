@@ -91,7 +91,7 @@ MOVES: Final[dict[tuple[DeliveryStatus, DeliveryStep], DeliveryStatus]] = {
 }
 
 
-class Delivery(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeliveryRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A delivery as it is stored in its entry and as JSON shows it. Its stream has the body."""
 
     id: str
@@ -141,8 +141,8 @@ _TRANSIENT: Final = frozenset({408, 425, 429})  # client errors that may pass
 
 
 def record_attempt(
-    delivery: Delivery, response: DeliveryResponse, now: int, chance: float
-) -> Delivery:
+    delivery: DeliveryRecord, response: DeliveryResponse, now: int, chance: float
+) -> DeliveryRecord:
     """Return the delivery after an attempt; `chance`, from 0 to 1, gives the jitter."""
     attempted = replace(
         delivery,
@@ -160,7 +160,7 @@ def record_attempt(
 
 
 def _next_attempt_at(
-    delivery: Delivery, response: DeliveryResponse, now: int, chance: float
+    delivery: DeliveryRecord, response: DeliveryResponse, now: int, chance: float
 ) -> int | None:
     if response.status == GONE or delivery.attempts > len(BACK_OFF_S):
         return None
@@ -179,25 +179,25 @@ def _is_final(response: DeliveryResponse) -> bool:
     return response.status < 500 and response.status not in _TRANSIENT
 
 
-def withdraw(delivery: Delivery, reason: str, now: int) -> Delivery:
+def withdraw(delivery: DeliveryRecord, reason: str, now: int) -> DeliveryRecord:
     """Return the delivery withdrawn: its occasion has passed, or it has no receiver."""
     return replace(_moved(delivery, DeliveryStep.WITHDRAWN, now), last_error=reason, next_at=None)
 
 
-def redeliver(delivery: Delivery, now: int) -> Delivery:
+def redeliver(delivery: DeliveryRecord, now: int) -> DeliveryRecord:
     """Return the delivery due again at once, with the full time for retries."""
     again = _moved(delivery, DeliveryStep.REQUESTED, now)
     return replace(again, attempts=0, begun_at=now, next_at=now, settled_at=None)
 
 
-def _moved(delivery: Delivery, step: DeliveryStep, now: int) -> Delivery:
+def _moved(delivery: DeliveryRecord, step: DeliveryStep, now: int) -> DeliveryRecord:
     status = MOVES[delivery.status, step]
     return replace(
         delivery, status=status, settled_at=None if status is DeliveryStatus.WAITING else now
     )
 
 
-def last_step(delivery: Delivery) -> DeliveryStep:
+def last_step(delivery: DeliveryRecord) -> DeliveryStep:
     """Return the transition of the last attempt, for the delivery log."""
     return {
         DeliveryStatus.WAITING: DeliveryStep.REFUSED,
@@ -233,16 +233,16 @@ class Hook(Struct, frozen=True, omit_defaults=True):
         return "Hook(…)"
 
 
-_delivery_decoder = msgspec.json.Decoder(Delivery)
+_delivery_decoder = msgspec.json.Decoder(DeliveryRecord)
 _hook_decoder = msgspec.json.Decoder(Hook)
 
 
-def encode(value: Delivery | Hook | Attempt) -> bytes:
+def encode(value: DeliveryRecord | Hook | Attempt) -> bytes:
     """Return the value as the data of an entry or a record."""
     return msgspec.json.encode(value)
 
 
-def decode(data: bytes) -> Delivery:
+def decode(data: bytes) -> DeliveryRecord:
     """Return the delivery of an entry. Raises Corrupt."""
     try:
         return _delivery_decoder.decode(data)

@@ -38,7 +38,7 @@ def _past_state(entry: SessionEntry, state: State) -> PastState:
     return PastState(
         session_id=entry.record.id,
         at=state.head,
-        timestamp=state.updated_at,
+        timestamp_ms=state.updated_at,
         state=state.status,
         task_id=None if state.run is None else state.run.id,
         turns=state.turn,

@@ -78,7 +78,7 @@ async def call_statistics(
 
 @dataclass(slots=True)
 class _CallReader:
-    """Reads the calls that were made or settled since an instant, the last ones first."""
+    """Reads the calls that were created or settled since an instant, the last ones first."""
 
     store: Store
     since: int

@@ -130,8 +130,8 @@ def _waiting_call(call: PendingCall) -> WaitingCall:
         tool=call.tool,
         prompt=call.prompt,
         external_ref=call.external_ref,
-        since=call.time.created,
-        timeout=call.expires_at_ms,
+        since_ms=call.time.created,
+        expires_at_ms=call.expires_at_ms,
     )
 
 

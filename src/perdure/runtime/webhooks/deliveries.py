@@ -8,13 +8,13 @@ from perdure.address_filter import parse_url
 from perdure.core.json_depth import check_readable
 from perdure.core.session.naming import check_id
 from perdure.core.webhooks import deliveries
-from perdure.core.webhooks.deliveries import KIND, TYPES, Attempt, Delivery, DeliveryStep
+from perdure.core.webhooks.deliveries import KIND, TYPES, Attempt, DeliveryRecord, DeliveryStep
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.records.entries import all_readable
 from perdure.runtime.webhooks.outbox import SERVER, Outbox, delivery_put
 from perdure.store.base import Entry, Gone, NoStream, Record, VersionMoved, Write
 from perdure.views.base import view_as
-from perdure.views.health import DeliveryDetails, DeliveryInfo
+from perdure.views.health import Delivery, DeliveryDetails
 
 
 class Deliveries:
@@ -26,7 +26,7 @@ class Deliveries:
 
     async def all(
         self, tenant: str | None, *, status: str | None = None, session_id: str | None = None
-    ) -> AsyncIterator[Delivery]:
+    ) -> AsyncIterator[DeliveryRecord]:
         """Find the deliveries of a tenant, or of all."""
         everything = all_readable(
             self._store, KIND, lambda entry: deliveries.decode(entry.data), state=status
@@ -37,18 +37,18 @@ class Deliveries:
 
     async def ordered(
         self, tenant: str | None, status: str | None = None, session_id: str | None = None
-    ) -> list[Delivery]:
+    ) -> list[DeliveryRecord]:
         """Return the same, oldest first."""
         matches = self.all(tenant, status=status, session_id=session_id)
         return sorted([item async for item in matches], key=lambda item: (item.created_at, item.id))
 
-    async def view(self, delivery: Delivery) -> DeliveryInfo:
+    async def view(self, delivery: DeliveryRecord) -> Delivery:
         """Return a delivery; its target without the path, which may hold a secret."""
         fields = msgspec.to_builtins(delivery)
         target = await self._target_display(delivery.target)
         shown = {**fields, "type": TYPES[delivery.occasion], "target": target}
         shown["status"] = str(delivery.status)
-        return msgspec.convert(shown, DeliveryInfo)
+        return msgspec.convert(shown, Delivery)
 
     async def details(self, delivery_id: str, tenant: str | None = None) -> DeliveryDetails:
         """Return one delivery with its body and the log of its attempts. Raises NotFound."""
@@ -74,7 +74,7 @@ class Deliveries:
             view = None
         return view or (name if name.startswith(SERVER) else "removed")
 
-    async def get(self, delivery_id: str, tenant: str | None = None) -> Delivery:
+    async def get(self, delivery_id: str, tenant: str | None = None) -> DeliveryRecord:
         """Return one delivery. Raises NotFound."""
         return deliveries.decode((await self._entry(delivery_id, tenant)).data)
 
@@ -86,7 +86,7 @@ class Deliveries:
 
     async def redeliver(
         self, delivery_id: str, *, by: str | None = None, tenant: str | None = None
-    ) -> Delivery:
+    ) -> DeliveryRecord:
         """Let a worker send it again, under the same id. Raises NotFound."""
         while True:
             entry = await self._entry(delivery_id, tenant)

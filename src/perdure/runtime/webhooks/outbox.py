@@ -24,7 +24,7 @@ from perdure.core.webhooks.deliveries import (
     KIND,
     SERVER_KIND,
     TYPES,
-    Delivery,
+    DeliveryRecord,
     Hook,
     Occasion,
 )
@@ -139,7 +139,7 @@ class Outbox:
     def _delivery(self, fact: _Fact, target: str) -> tuple[Write, Put]:
         now, delivery_id = self.store.now(), secret_id("d")
         at = now if fact.at is None else max(now, fact.at)
-        delivery = Delivery(
+        delivery = DeliveryRecord(
             id=delivery_id,
             occasion=fact.occasion,
             target=target,
@@ -223,7 +223,7 @@ def _kind(target: str) -> str:
     return SERVER_KIND if target.startswith(SERVER) else KIND
 
 
-def delivery_put(delivery: Delivery, expect: int) -> Put:
+def delivery_put(delivery: DeliveryRecord, expect: int) -> Put:
     """Return the put of a delivery's entry."""
     stream, data = deliveries.delivery_stream(delivery.id), deliveries.encode(delivery)
     return Put(KIND, delivery.id, expect, stream, str(delivery.status), None, data)

@@ -18,7 +18,7 @@ from perdure.core.webhooks.deliveries import (
     KIND,
     SERVER_KIND,
     Attempt,
-    Delivery,
+    DeliveryRecord,
     DeliveryResponse,
     DeliveryStatus,
     Hook,
@@ -143,7 +143,7 @@ class DeliverySender:
             raise Gone(f"{stream} has no entry", stream=stream)
         return entry
 
-    async def _withdrawal_reason(self, delivery: Delivery, hook: Hook | None) -> str | None:
+    async def _withdrawal_reason(self, delivery: DeliveryRecord, hook: Hook | None) -> str | None:
         if hook is None:
             return NO_RECEIVER
         if delivery.occasion != "expiring" or delivery.pending_id is None:
@@ -152,13 +152,13 @@ class DeliverySender:
         record = None if entry is None else pending.decode(entry.data)
         return None if deliveries.is_warning_current(record, delivery.timeout) else NOT_EXPIRING
 
-    async def _send(self, delivery: Delivery, hook: Hook, body: bytes) -> DeliveryResponse:
+    async def _send(self, delivery: DeliveryRecord, hook: Hook, body: bytes) -> DeliveryResponse:
         headers = {ID: delivery.id, TIMESTAMP: str(self._now // 1000)}
         if hook.secret:
             headers = webhooks.sign(body, hook.secret, delivery.id, self._now)
         return await self._post.send(hook.url, headers, body, self._now)
 
-    async def _record(self, lease: Lease, step: Callable[[Delivery], Delivery]) -> None:
+    async def _record(self, lease: Lease, step: Callable[[DeliveryRecord], DeliveryRecord]) -> None:
         """Record an attempt or withdrawal, and release the lease in the same commit."""
         while True:
             head = (await self._store.read(lease.stream, limit=0)).head
@@ -181,7 +181,7 @@ class DeliverySender:
             return
 
 
-def _log_outcome(delivery: Delivery) -> None:
+def _log_outcome(delivery: DeliveryRecord) -> None:
     outcome = delivery.last_status if delivery.last_status is not None else delivery.last_error
     if delivery.status is DeliveryStatus.DEAD:
         logger.warning("delivery %s (%s) was given up: %s", delivery.id, delivery.occasion, outcome)

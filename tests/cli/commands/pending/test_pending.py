@@ -38,16 +38,16 @@ def test_the_list_shows_how_calls_were_decided(shop: Shop) -> None:
 
 def test_statistics_count_calls_and_say_how_fast_people_decided(shop: Shop) -> None:
     empty = shop.run("pending", "stats").stdout.splitlines()
-    assert [row.split()[:2] for row in empty[:2]] == [["Made", "0"], ["Settled", "0"]]
+    assert [row.split()[:2] for row in empty[:2]] == [["Created", "0"], ["Settled", "0"]]
     assert empty[3].split() == ["Decided", "0"]
     for session in ("a", "b"):
         shop.run("run", "support", "go", "-s", session)
     assert shop.run("deny", shop.pending("refund"), "--no-run").exit_code == 0
     rows = {row.split()[0]: row for row in shop.run("pending", "stats").stdout.splitlines()}
-    assert rows["Made"].split()[1] == "2"
+    assert rows["Created"].split()[1] == "2"
     assert rows["Decided"].split()[1] == "1;"
     report = shop.json("pending", "stats", "--hours", "3")
-    assert (len(report["hours"]), report["total"]["made"]) == (3, 2)
+    assert (len(report["hours"]), report["total"]["created"]) == (3, 2)
     assert shop.run("pending", "stats", "--hours", "0").exit_code == 2
 
 

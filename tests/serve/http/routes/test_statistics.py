@@ -18,7 +18,7 @@ async def test_calls_are_counted_per_hour_with_the_time_people_took(
 ) -> None:
     """Made, settled, expired; median and 90th percentile of the decided ones."""
     empty = (await client.get("/stats", params={"hours": 2})).json()
-    assert [hour["made"] for hour in empty["hours"]] == [0, 0]
+    assert [hour["created"] for hour in empty["hours"]] == [0, 0]
     assert empty["total"]["p50"] is None
     ids = [await parked(rt, f"s{number}") for number in range(3)]
     for seconds, call in zip((10, 20, 30), ids, strict=True):
@@ -29,14 +29,14 @@ async def test_calls_are_counted_per_hour_with_the_time_people_took(
     assert len(stats["hours"]) == 24
     assert stats["complete"]
     total = stats["total"]
-    assert (total["made"], total["settled"], total["expired"]) == (9, 3, 0)
+    assert (total["created"], total["settled"], total["expired"]) == (9, 3, 0)
     assert (total["decided"], total["p50"], total["p90"]) == (3, 30_000, 60_000)
-    assert sum(hour["made"] for hour in stats["hours"]) == 9
-    assert stats["hours"][-1]["made"] == 0
+    assert sum(hour["created"] for hour in stats["hours"]) == 9
+    assert stats["hours"][-1]["created"] == 0
     clock.advance("25h")
     await rt.work(once=True)  # the deadline of the deferred calls has passed
     later = (await client.get("/stats", params={"hours": 2})).json()
-    assert (later["total"]["expired"], later["total"]["made"]) == (3, 0)
+    assert (later["total"]["expired"], later["total"]["created"]) == (3, 0)
 
 
 async def test_a_tenant_counts_only_its_own_calls(
@@ -45,7 +45,7 @@ async def test_a_tenant_counts_only_its_own_calls(
     await parked(rt, "ours", "acme")
     await parked(rt, "theirs", "zoo")
     async with client_of(asgi(rt, auth=TOKENS), "acme-viewer") as client:
-        assert (await client.get("/stats")).json()["total"]["made"] == 3
+        assert (await client.get("/stats")).json()["total"]["created"] == 3
 
 
 async def test_statistics_of_too_many_calls_say_that_they_are_incomplete(
@@ -56,7 +56,7 @@ async def test_statistics_of_too_many_calls_say_that_they_are_incomplete(
         await parked(rt, f"s{number}")
     stats = (await client.get("/stats")).json()
     assert not stats["complete"]
-    assert stats["total"]["made"] == 4
+    assert stats["total"]["created"] == 4
     for hours in ("0", "745", "x"):
         refusal(await client.get(f"/stats?hours={hours}"), 400, "PARAMETER_INVALID")
 

@@ -153,7 +153,7 @@ def _date(ms: int) -> str:
 )
 @api_command
 async def stats(console: Console, hours: int) -> None:
-    """Print how many calls were made, settled and expired, and how fast people decided.
+    """Print how many calls were created, settled and expired, and how fast people decided.
 
     With --json, also per hour. Settled calls count as long as retention keeps them.
     """
@@ -163,7 +163,7 @@ async def stats(console: Console, hours: int) -> None:
 
 def _print_statistics(console: Console, report: Statistics) -> None:
     total = report.total
-    console.print_result(f"Made      {total.created:,}")
+    console.print_result(f"Created   {total.created:,}")
     console.print_result(f"Settled   {total.settled:,}")
     console.print_result(f"Expired   {total.expired:,}")
     times = (

@@ -5,14 +5,14 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
-from perdure.core.webhooks.deliveries import Delivery
+from perdure.core.webhooks.deliveries import DeliveryRecord
 from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import ADMINISTERS, READS, RequestScope
 from perdure.serve.http.parameters import ByQuery, Name
 from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged, value_or_none
 from perdure.views.base import wire_name
-from perdure.views.health import DeliveryDetails, DeliveryInfo, DeliveryPage
+from perdure.views.health import Delivery, DeliveryDetails, DeliveryPage
 
 Status = Literal["waiting", "delivered", "dead", "withdrawn"]
 
@@ -39,7 +39,7 @@ async def list_deliveries(scope: RequestScope, query: DeliveryQuery) -> Response
     return json_response(DeliveryPage(deliveries=items, next=next_cursor))
 
 
-def _position(delivery: Delivery) -> PagePosition:
+def _position(delivery: DeliveryRecord) -> PagePosition:
     return delivery.created_at, delivery.id, ""
 
 
@@ -62,5 +62,5 @@ ROUTES: Final = tagged(
     "webhooks",
     Route("GET", _LIST, READS, list_deliveries, returns={200: DeliveryPage}),
     Route("GET", _ONE, READS, get_delivery, returns={200: DeliveryDetails}),
-    Route("POST", f"{_ONE}/redeliver", ADMINISTERS, redeliver, returns={202: DeliveryInfo}),
+    Route("POST", f"{_ONE}/redeliver", ADMINISTERS, redeliver, returns={202: Delivery}),
 )

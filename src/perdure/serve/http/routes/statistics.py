@@ -21,7 +21,7 @@ class HoursQuery(Struct, frozen=True, kw_only=True):
 
 
 async def get_statistics(scope: RequestScope, query: HoursQuery) -> Statistics:
-    """Return how many calls were made, settled and expired per hour, and how fast people decided.
+    """Return how many calls were created, settled and expired per hour, and how fast.
 
     Times are ms; settled calls are counted as long as retention keeps them.
     """

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from perdure.core.roles import Permit
-from perdure.core.webhooks.deliveries import Delivery, DeliveryStatus
+from perdure.core.webhooks.deliveries import DeliveryRecord, DeliveryStatus
 from perdure.errors import StoreError
 from perdure.serve.http.routes.health import check_readiness
 from perdure.serve.http.routes.statistics import find_health, may_see_findings
@@ -79,7 +79,7 @@ def _plots(stats: dict[str, Any]) -> list[tuple[str, str, list[Bar]]]:
     """Return the plots: name, unit, and bars."""
     hours = stats["hours"]
     return [
-        ("Calls made", "calls", bars([(hour["at"], hour["made"]) for hour in hours])),
+        ("Calls created", "calls", bars([(hour["at"], hour["created"]) for hour in hours])),
         (
             "Calls settled or expired",
             "calls",
@@ -97,7 +97,8 @@ async def show_deliveries(view: PageView) -> Response:
     """Show the last webhook deliveries."""
     status = view.query("status")
     deliveries = view.scope.service.deliveries
-    newest: list[tuple[int, str, Delivery]] = []  # a heap: of all that are read, only these stay
+    # A heap: of all that are read, only these stay.
+    newest: list[tuple[int, str, DeliveryRecord]] = []
     total = 0
     async for item in deliveries.all(view.scope.tenant, status=status or None):
         total += 1
