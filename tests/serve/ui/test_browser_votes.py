@@ -39,6 +39,7 @@ def test_after_one_of_two_approvals_pages_say_so_and_only_the_other_approver_dec
     expect(ana.locator("#refusal")).to_contain_text("Your approval is recorded")
     expect(ana.locator("[data-approve]")).to_have_count(0)
     expect(ana.locator("#bar a[href='#deny']")).to_have_count(1)  # who has voted can still deny
+    expect(ana.locator("#elsewhere pre")).to_contain_text(f"/pending/{call}/deny")
     for page in (ben, other):
         page.reload()
         expect(page.locator("#approvals")).to_have_text("1 of 2 approvals: ana")
@@ -47,6 +48,25 @@ def test_after_one_of_two_approvals_pages_say_so_and_only_the_other_approver_dec
     ben.locator("[data-approve]").click()
     expect(ben.locator("#outcome")).to_contain_text("The session has finished")
     assert effects(server.folder) == ["refund 991 4200 paid twice EUR"]
+
+
+def test_only_a_person_who_may_decide_reads_that_a_task_waits_for_their_input(
+    server: Server, person: SignIn
+) -> None:
+    """S4.54"""
+    session = start_session(server, "support")
+    call = pending_of(server, session)["refund"]["id"]
+    ana, operator = person("ana"), person("operator")
+    for someone, whom in ((ana, "your input"), (operator, "others")):
+        page = someone.open(f"/sessions/{session}")
+        expect(page.locator("#why")).to_contain_text(f"Task paused - waiting for {whom}")
+        page = someone.open("/agents")
+        expect(page.locator("pd-task")).to_contain_text(f"Task paused - waiting for {whom}")
+    ana.open(f"/pending/{call}").locator("[data-approve]").click()
+    expect(ana.page.locator("#approvals")).to_have_text("1 of 2 approvals: ana")
+    page = ana.open(f"/sessions/{session}")
+    expect(page.locator("#why")).to_contain_text("Task paused - waiting for others")
+    expect(page.locator("#why")).to_contain_text("It waits for 1 more approval of ana or ben.")
 
 
 def test_the_inbox_of_a_person_who_is_no_approver_has_no_buttons(

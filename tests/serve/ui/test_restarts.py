@@ -1,6 +1,8 @@
 """Pages while their server is killed, restarted, or lacks the code of a call."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from playwright.sync_api import Browser, expect
@@ -46,6 +48,22 @@ def test_a_killed_server_loses_nothing_that_was_typed_and_no_event(
         for person in (decision, watching):
             person.complaints.clear()
             person.leave()
+
+
+def test_the_last_task_whose_log_is_damaged_is_offered_to_restart(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """S4.56"""
+    with ui_server(tmp_path) as server:
+        session = start_session(server, "support")
+        operator = sign_in(browser, server, "operator")
+        expect(operator.open(f"/sessions/{session}").locator("#why")).to_be_visible()
+        server.stop()
+        with closing(sqlite3.connect(tmp_path / "p.db")) as database, database:
+            database.execute("UPDATE record SET data = x'7b' WHERE seq = 4")
+        server.start()
+        banner = operator.open("/agents").locator("pd-task")
+        expect(banner).to_contain_text("Task state lost. Would you like to restart?")
 
 
 def test_a_call_whose_tool_is_gone_says_so_and_can_be_denied(

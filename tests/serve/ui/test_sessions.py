@@ -58,6 +58,7 @@ def test_a_machine_is_waited_for_and_its_result_is_posted_by_hand(
     session = start_session(server, "many")
     call = pending_of(server, session)["deploy_preview"]["id"]
     page = person("submitter").open(f"/pending/{call}")
+    expect(page.locator("h1")).to_have_text("The result of deploy_preview")
     expect(page.locator("main")).to_contain_text("dep_main")
     page.get_by_text("From a terminal").click()
     expect(page.locator("#elsewhere")).to_contain_text("curl -X POST")

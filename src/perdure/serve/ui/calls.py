@@ -1,5 +1,6 @@
 """Pending calls as pages show them: the question, its arguments, its age and its outcome."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -11,7 +12,10 @@ from perdure.views.calls import PendingCall
 from perdure.views.findings import Finding
 from perdure.views.literals import DecisionKind
 
+PAUSED: Final = "Task paused - waiting for your input"
+PAUSED_FOR_OTHERS: Final = "Task paused - waiting for others"
 _DECISIONS: Final = frozenset(get_args(DecisionKind))
+_CONTINUING: Final = _DECISIONS - {"deny"}  # who has voted can still deny, and is not waited for
 SOON_MS: Final = 15 * 60 * 1000  # a deadline that is closer is shown in red
 
 
@@ -33,6 +37,8 @@ class CallView:
         if self.record.kind == "question":
             question = self.record.prompt or str(self.record.args.get("question", ""))
             return " ".join(question.split()) or "A question"
+        if self.record.kind == "tool":
+            return f"The result of {self.record.tool}"
         return question_text(self.record.tool, self.record.prompt)
 
     @property
@@ -53,7 +59,7 @@ class CallView:
     @property
     def may_decide(self) -> bool:
         """True if this person may decide about it in any way."""
-        return may_decide(self.record)
+        return not _DECISIONS.isdisjoint(self.record.can)
 
     @property
     def approvals(self) -> str:
@@ -69,8 +75,7 @@ class CallView:
     def refusal(self) -> str:
         """The reason why this person may not approve an open call; empty if they may."""
         call = self.record
-        is_refused = {"approve", "respond"}.isdisjoint(call.can)
-        if not call.is_open or not self.is_for_people or not is_refused:
+        if not call.is_open or not self.is_for_people or is_input_missing([call]):
             return ""
         if any(vote.by == self.person for vote in call.votes):
             missing = call.missing_approvals
@@ -95,9 +100,14 @@ class CallView:
         return self.record.kind == "question" and not has_shape
 
 
-def may_decide(call: PendingCall) -> bool:
-    """Return whether the caller may decide about a call in any way."""
-    return not _DECISIONS.isdisjoint(call.can)
+def is_input_missing(calls: Iterable[PendingCall]) -> bool:
+    """Return whether any of the calls waits for a decision that the caller may make."""
+    return any(not _CONTINUING.isdisjoint(call.can) for call in calls)
+
+
+def paused_text(calls: Iterable[PendingCall]) -> str:
+    """Return the sentence about a task that waits for these calls, in words of the caller."""
+    return PAUSED if is_input_missing(calls) else PAUSED_FOR_OTHERS
 
 
 def view_call(view: PageView, call: PendingCall, words: tuple[str, str] = ("", "")) -> CallView:

@@ -7,12 +7,10 @@ from perdure.core.pending.record import APPROVER_KINDS
 from perdure.errors import Corrupt
 from perdure.findings.steps import call_lines, finding_lines
 from perdure.findings.texts import line
-from perdure.serve.ui.calls import may_decide
+from perdure.serve.ui.calls import is_input_missing
 from perdure.serve.ui.templates import sentence
 from perdure.views.findings import Severity
 from perdure.views.sessions import Result
-
-PAUSED: Final = "Task paused - waiting for your input"
 
 
 class _Sign(NamedTuple):
@@ -97,7 +95,7 @@ def session_headline(session: Result[Any]) -> SessionHeadline:
 
 
 def _next_decision(session: Result[Any], decisions: int) -> str:
-    if not any(may_decide(call) for call in session.pending):
+    if not is_input_missing(session.pending):
         return f"It waits for {session.findings[0].missing}."
     return "Decide below." if decisions == 1 else "It continues after the last decision."
 

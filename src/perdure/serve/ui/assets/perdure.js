@@ -340,6 +340,7 @@ function showProblem(form, text) {
 /* ---- the task that was opened last ---- */
 
 const TASK = "perdure.task";
+const DECISIONS = ["approve", "edit", "respond"];
 
 class LastTask extends HTMLElement {
   async connectedCallback() {
@@ -376,7 +377,7 @@ class LastTask extends HTMLElement {
     const link = document.createElement("a");
     link.href = status.url;
     link.textContent = "Open";
-    this.show(["Task paused - waiting for your input", link]);
+    this.show([`Task paused - waiting for ${status.isForYou ? "your input" : "others"}`, link]);
   }
 
   showLost() {
@@ -399,8 +400,9 @@ async function taskStatus(reference) {
     if (response.status === 404) return "lost";
     if (!response.ok) return null;
     const session = await response.json();
-    if (session.problem?.code === "STORE_CORRUPT") return "lost";
-    return { url: address, isPaused: session.taskID === taskID && session.state === "waiting" };
+    if (session.findings.some((finding) => finding.code === "STORE_CORRUPT")) return "lost";
+    const isForYou = session.pending.some((call) => call.can.some((act) => DECISIONS.includes(act)));
+    return { url: address, isPaused: session.taskID === taskID && session.state === "waiting", isForYou };
   } catch {
     return null;
   }

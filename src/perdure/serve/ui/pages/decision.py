@@ -24,6 +24,7 @@ from perdure.serve.ui.view import PageView
 from perdure.views.base import bound
 from perdure.views.bodies import ApproveItem
 from perdure.views.calls import DecidedCall, PendingCall
+from perdure.views.literals import Act
 from perdure.views.sessions import Result
 
 Settle = Callable[[], Awaitable[DecidedCall]]
@@ -106,14 +107,18 @@ def _stored_draft(view: PageView, call: PendingCall) -> DecisionForm:
 
 
 def _curl(public_url: str, call: PendingCall) -> str:
-    """Return the command that settles a call from elsewhere."""
-    match call.kind:
-        case "tool":
-            path, body = "/async-tool/result", {"pendingID": call.id, "result": {"output": "…"}}
-        case "question":
-            path, body = f"/pending/{call.id}/respond", {"output": "…"}
-        case _:
-            path, body = f"/pending/{call.id}/approve", {}
+    """Return the command that settles a call from elsewhere; empty if this person may not."""
+    requests: Mapping[Act, tuple[str, dict[str, Any]]] = {
+        "result": ("/async-tool/result", {"pendingID": call.id, "result": {"output": "…"}}),
+        "approve": (f"/pending/{call.id}/approve", {}),
+        "edit": (f"/pending/{call.id}/approve", {"args": {"…": "…"}}),
+        "respond": (f"/pending/{call.id}/respond", {"output": "…"}),
+        "deny": (f"/pending/{call.id}/deny", {}),
+    }
+    act = next((act for act in requests if act in call.can), None)
+    if act is None:
+        return ""
+    path, body = requests[act]
     return (
         f"curl -X POST {public_url}{path} \\\n"
         '  -H "Authorization: Bearer $PERDURE_TOKEN" \\\n'

@@ -12,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 from perdure.core.roles import Permit
 from perdure.errors import Corrupt
 from perdure.runtime.sessions.verbs.logs import EventWindow
-from perdure.serve.ui.calls import view_call
-from perdure.serve.ui.headlines import PAUSED, session_headline
+from perdure.serve.ui.calls import paused_text, view_call
+from perdure.serve.ui.headlines import session_headline
 from perdure.serve.ui.log.items import EventLinks, bars_html, events_html
 from perdure.serve.ui.log.rows import event_rows
 from perdure.serve.ui.log.timeline import draw_timeline
@@ -54,7 +54,7 @@ async def show_session(view: PageView, session_id: str) -> Response:
         is_newest=before is None,
         tab=tab,
         tabs=TABS,
-        paused=PAUSED,
+        paused=paused_text(result.pending),
         calls=[view_call(view, call) for call in calls],
         url=url(),
         events_url=url("events", after=session["seq"], deltas=1),

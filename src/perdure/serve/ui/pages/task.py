@@ -8,10 +8,12 @@ from starlette.responses import Response
 from perdure.core.roles import Permit
 from perdure.errors import NotFound, PerdureError
 from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+from perdure.serve.ui.calls import paused_text
 from perdure.serve.ui.pages.tasks import task_row, task_url, task_verbs
 from perdure.serve.ui.view import PageView
 from perdure.tasks.model.locks import is_lock_of
 from perdure.views.base import View
+from perdure.views.tasks import BackgroundTask
 
 LOG_LINES: Final = 100
 EXECUTIONS: Final = 20
@@ -21,7 +23,8 @@ CHILDREN: Final = 100
 async def show_task(view: PageView, task_id: str) -> Response:
     """Show a task of any kind."""
     verbs = task_verbs(view)
-    task = task_row(view, await verbs.get(task_id))
+    shown = await verbs.get(task_id)
+    task = task_row(view, shown)
     if task.get("pending"):
         task["sign"] = "waiting"
     values = {
@@ -31,7 +34,8 @@ async def show_task(view: PageView, task_id: str) -> Response:
         "may_administer": view.may(Permit.ADMIN),
         "section": "tasks",
     }
-    if task["kind"] == "background":
+    if isinstance(shown, BackgroundTask):
+        values["paused"] = paused_text(shown.pending)
         return view.page("task_background.html", **values, **await _background(view, verbs, task))
     return view.page("task_shared.html", **values, **await _shared(view, verbs, task))
 
