@@ -9,11 +9,15 @@ import pytest
 from scripts.docs.python import HANDLES, PAGES
 
 from perdure import Runtime
+from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+from perdure.tasks import TaskVerbs
 from perdure.views.findings import Finding
 from perdure.views.sessions import SessionPage
 
 MODULES: Final = [module for _, modules in PAGES.values() for module in modules]
 SPECIFICATION: Final = ("background", "hitl", "pending", "sessions", "tasks")
+# Types in signatures that are imported when they are used.
+LATE: Final = {"AnyTaskVerbs": AnyTaskVerbs, "Runtime": Runtime, "TaskVerbs": TaskVerbs}
 # Verbs that only the surfaces of this repository use.
 FOR_SURFACES: Final = {"AnyTaskVerbs.session", "ExecutionVerbs.last"}
 
@@ -63,7 +67,7 @@ def undocumented(value: Any) -> list[str]:
         is_own = item.__module__.split(".")[0] == "perdure"
         if not is_own or name in FOR_SURFACES:
             continue
-        for field, hint in get_type_hints(item, localns={"Runtime": Runtime}).items():
+        for field, hint in get_type_hints(item, localns=LATE).items():
             if not field.startswith("_"):
                 kinds = {kind for kind in classes_in(hint) if id(kind) not in DOCUMENTED}
                 faults += [f"{name} {field}: {kind.__qualname__}" for kind in kinds]

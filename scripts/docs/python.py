@@ -121,12 +121,21 @@ def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _signature(node: Any, name: str) -> str:
     prefix = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    returns = f" -> {_annotation(node.returns)}" if node.returns else ""
     line = f"{prefix} {name}({ast.unparse(node.args)}){returns}"
     if len(line) <= 100:
         return line
     parts = "".join(f"    {part},\n" for part in _parameters(node.args))
     return f"{prefix} {name}(\n{parts}){returns}"
+
+
+def _annotation(node: ast.expr) -> str:
+    """Return an annotation, also one in quotes, whose type is imported when it is used."""
+    match node:
+        case ast.Constant(value=str(name)):
+            return name
+        case _:
+            return ast.unparse(node)
 
 
 def _parameters(args: ast.arguments) -> Iterator[str]:

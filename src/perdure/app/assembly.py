@@ -1,7 +1,7 @@
 """Assembly of a runtime's resources, and checks of its agents against them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.app.options import RuntimeOptions
 from perdure.app.stores import is_in_memory
@@ -18,11 +18,16 @@ from perdure.runtime.resources import Deps, Resources
 from perdure.runtime.streaming import Bus
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
-from perdure.tasks.session_shell import SessionShell
+
+if TYPE_CHECKING:
+    from perdure.tasks.session_shell import SessionShell
 
 
 def assemble_resources(
-    store: Store, options: RuntimeOptions, shell: SessionShell, runtime: Callable[[str], Any]
+    store: Store,
+    options: RuntimeOptions,
+    shell: "Callable[[], SessionShell]",
+    runtime: Callable[[str], Any],
 ) -> Resources:
     """Return the objects that all drives of a runtime share."""
     outbox = Outbox(

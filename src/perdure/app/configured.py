@@ -26,7 +26,7 @@ from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Receiver
 from perdure.tasks.executions.options import ExecutionOptions, execution_options
 from perdure.tasks.hooks import HookRegistry, hook_type
-from perdure.tasks.service import TaskSettings
+from perdure.tasks.settings import TaskSettings
 from perdure.views.values import parse_duration
 
 _APPROVAL: Final = {  # a key of a tool -> the field of its Approval

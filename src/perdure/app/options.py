@@ -18,7 +18,7 @@ from perdure.runtime.records.retention import KEEP_MS
 from perdure.runtime.telemetry import Telemetry
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import WARNING_SHARE, Receiver
-from perdure.tasks.service import TaskSettings
+from perdure.tasks.settings import TaskSettings
 
 _RECOVERY: Final = 'write Runtime(recovery={"running": "fail", "poison_after": 3})'
 _RECEIVER: Final = (

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import anyio
 
@@ -62,7 +62,6 @@ from perdure.runtime.sessions.handle import Session
 from perdure.runtime.sessions.listing import SessionFilter
 from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.telemetry import Telemetry
@@ -70,12 +69,9 @@ from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.worker.worker import Kind, Worker, WorkerScope
 from perdure.store.base import Clock, Store
-from perdure.tasks.api.access import TaskAccess
 from perdure.tasks.executions.options import check_ro_paths
-from perdure.tasks.locks.process import Work
-from perdure.tasks.service import Tasks, task_options
-from perdure.tasks.session_shell import SessionShell
-from perdure.tasks.verbs import TaskVerbs
+from perdure.tasks.first_use import TaskAccess, TasksAtFirstUse
+from perdure.tasks.settings import task_options
 from perdure.views.calls import CallOrID, DecidedCall, PendingCall
 from perdure.views.decisions import Decisions, decision_items
 from perdure.views.events import Event
@@ -91,6 +87,13 @@ from perdure.views.literals import PendingSort
 from perdure.views.sessions import Result, SessionSummary
 from perdure.views.tasks import BackgroundTask, as_background
 from perdure.views.values import Content, metadata_texts, parse_duration
+
+if TYPE_CHECKING:  # of tasks, which are imported when they are used
+    from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+    from perdure.tasks.locks.process import Work
+    from perdure.tasks.service import Tasks
+    from perdure.tasks.session_shell import SessionShell
+    from perdure.tasks.verbs import TaskVerbs
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -167,8 +170,7 @@ class Runtime:
             check_mode(agent, store)
 
     def _assemble(self, store: Store, agents: Agents, options: RuntimeOptions) -> None:
-        shell = SessionShell(lambda: self._service.tasks)
-        resources = assemble_resources(store, options, shell, self.tenant)
+        resources = assemble_resources(store, options, self._session_shell, self.tenant)
         drives = Drives(resources, agents, options.lease_ms)
         self._options = options
         self._resources = resources
@@ -176,12 +178,24 @@ class Runtime:
             resources,
             agents,
             drives,
-            Tasks(store, options.tasks, options.lease_ms, self._run_beside, drives),
+            TasksAtFirstUse(lambda: self._built_tasks(drives), options.tasks.root),
             resumes_running=options.resumes_running,
             keep_settled_ms=options.keep_settled_ms,
         )
 
-    def _run_beside(self, work: Work) -> None:
+    def _built_tasks(self, drives: Drives) -> "Tasks":
+        from perdure.tasks.service import Tasks
+
+        options = self._options
+        store = self._resources.store
+        return Tasks(store, options.tasks, options.lease_ms, self._run_beside, drives)
+
+    def _session_shell(self) -> "SessionShell":
+        from perdure.tasks.session_shell import SessionShell
+
+        return SessionShell(self._service.tasks)
+
+    def _run_beside(self, work: "Work") -> None:
         self._service.drives.background.run_beside(work)
 
     @classmethod
@@ -245,8 +259,8 @@ class Runtime:
             stack.push_async_callback(self._service.agents.close)
             self._service.drives.open()
             stack.push_async_callback(self._service.drives.close)
-            stack.push_async_callback(self._service.tasks.close)
-            await self._service.tasks.open()
+            stack.push_async_callback(self._service.tasks_at_first_use.close)
+            await self._service.tasks_at_first_use.open()
             if worker:
                 self._service.drives.background.run_beside(self._worker().run)
         except BaseException:
@@ -546,13 +560,17 @@ class Runtime:
     # --- tasks and deliveries -----------------------------------------------------------------
 
     @property
-    def tasks(self) -> AnyTaskVerbs:
+    def tasks(self) -> "AnyTaskVerbs":
         """Tasks of every kind: `rt.tasks(parent=…)` yields them, newest first."""
+        from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+
         return AnyTaskVerbs(self._service, self._caller)
 
     @property
-    def sandbox_tasks(self) -> TaskVerbs:
+    def sandbox_tasks(self) -> "TaskVerbs":
         """Tasks with a workspace: their commands, files, logs and checkpoints; for operators."""
+        from perdure.tasks.verbs import TaskVerbs
+
         self._caller.require(Permit.OPERATE)
         return TaskVerbs(self._service.tasks, self._caller.tenant)
 

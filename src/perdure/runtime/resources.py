@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.core.driver.plan import POISON_AFTER
 from perdure.core.pending.record import PendingRecord
@@ -24,10 +24,12 @@ from perdure.runtime.views import call_view
 from perdure.runtime.webhooks.callbacks import PublicAddress
 from perdure.runtime.webhooks.outbox import Outbox
 from perdure.store.base import Store
-from perdure.tasks.session_shell import SessionShell
 from perdure.views.base import bind
 from perdure.views.calls import PendingCall
 from perdure.views.literals import Act
+
+if TYPE_CHECKING:
+    from perdure.tasks.session_shell import SessionShell
 
 logger = logging.getLogger("perdure")
 
@@ -72,7 +74,7 @@ class Resources:
     deps: Deps
     telemetry: Telemetry
     prices: Prices
-    shell: SessionShell
+    shell: "Callable[[], SessionShell]"  # it is built with the tasks, at their first use
     runtime: Callable[[str], Any]  # of a tenant, for tools
     poison_after: int = POISON_AFTER  # processes that stopped while they drove a session
     records_starts: bool = False  # before the first effect of a run, not with its outcome

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.errors import PerdureError as OpenCodeError
-    from perdure.tasks.api.access import TaskHost
     from perdure.tasks.api.executions import TaskCommand as Execution
     from perdure.tasks.api.hooks import TaskLifecycleHooks
     from perdure.tasks.api.lifecycle import TaskLifecycle
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.tasks.execution_verbs import ExecutionVerbs
     from perdure.tasks.executions.reader import OutputText
     from perdure.tasks.executions.requests import ExecutionResult
+    from perdure.tasks.first_use import TaskHost
     from perdure.tasks.hooks import Hook
     from perdure.tasks.locks.values import LockInfo
     from perdure.tasks.model.facts import AgentDecision, LogEntry, LogLevel
@@ -65,7 +65,7 @@ _HOMES = {  # a name of the documented API -> its module, and its name there
     "Task": ("perdure.tasks.values", "Task"),
     "TaskConfig": ("perdure.tasks.values", "TaskConfig"),
     "TaskFilters": ("perdure.tasks.values", "TaskFilters"),
-    "TaskHost": ("perdure.tasks.api.access", "TaskHost"),
+    "TaskHost": ("perdure.tasks.first_use", "TaskHost"),
     "TaskLifecycle": ("perdure.tasks.api.lifecycle", "TaskLifecycle"),
     "TaskLifecycleHooks": ("perdure.tasks.api.hooks", "TaskLifecycleHooks"),
     "TaskRegistry": ("perdure.tasks.api.registry", "TaskRegistry"),

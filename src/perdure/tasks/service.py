@@ -1,17 +1,13 @@
 """The service of tasks that HTTP, the command line and the Python API share."""
 
 import logging
-from dataclasses import dataclass, field, replace
-from os import PathLike
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from anyio import to_thread
 
-from perdure.core.options import check_options
 from perdure.core.session.naming import check_tenant
 from perdure.errors import ConfigError, Conflict, PerdureError, Refused, SandboxUnavailable
-from perdure.options import TaskOptions
 from perdure.store.base import DELETE, Gone, HeadMoved, NoStream, Put, Store, VersionMoved, Write
 from perdure.store.shared.all_pages import all_entries
 from perdure.tasks.checkpoints.budget import CheckpointLimits
@@ -20,13 +16,12 @@ from perdure.tasks.checkpoints.restore import Restores
 from perdure.tasks.checkpoints.targets import CheckpointTargets
 from perdure.tasks.checkpoints.transfer import CheckpointTransfer
 from perdure.tasks.entries import TaskEntry, commit_guarded, get_task, live_stream
-from perdure.tasks.executions.options import ExecutionOptions, execution_options
 from perdure.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.tasks.executions.service import Executions
 from perdure.tasks.executions.slots import StreamLeases
 from perdure.tasks.files.mirror import TaskMirror
 from perdure.tasks.files.place import TaskPlace
-from perdure.tasks.hooks import HookRegistry, HookRunner
+from perdure.tasks.hooks import HookRunner
 from perdure.tasks.layers import Layers
 from perdure.tasks.lifecycle import Lifecycle
 from perdure.tasks.locks.manager import Locks
@@ -38,20 +33,12 @@ from perdure.tasks.model import record
 from perdure.tasks.model.locks import LockHolder, is_lock_of
 from perdure.tasks.model.record import TaskRecord
 from perdure.tasks.registry import Registry, check_new_task, create_failed
+from perdure.tasks.settings import TaskSettings
 from perdure.tasks.values import TaskRef, task_not_found
 from perdure.tasks.workspace_files import WorkspaceFiles
 from perdure.tasks.writer import TaskWriter
 
 logger = logging.getLogger("perdure")
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """Options of a runtime's tasks: the root of their folders, hooks, and how commands run."""
-
-    root: Path | None = None
-    hooks: HookRegistry = field(default_factory=HookRegistry)
-    executions: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
 class Tasks:
@@ -238,17 +225,3 @@ class Tasks:
         except (VersionMoved, Gone):
             return False
         return True
-
-
-def task_options(value: TaskOptions | None) -> TaskSettings:
-    """Return the options that `Runtime(tasks=)` names, with absolute paths. Raises ConfigError."""
-    options = TaskOptions() if value is None else value
-    check_options(options, TaskOptions, "tasks")
-    root, hooks = options.get("root"), options.get("hooks")
-    hint = 'pass Runtime(tasks={"root": "./tasks"})'
-    if root is not None and not isinstance(root, str | PathLike):
-        raise ConfigError(f"tasks: root is {root!r}, which is not a path", hint=hint)
-    if hooks is not None and not isinstance(hooks, HookRegistry):
-        raise ConfigError("tasks: hooks must be a perdure.tasks.HookRegistry", hint=hint)
-    folder = None if root is None else Path(root).absolute()
-    return TaskSettings(folder, hooks or HookRegistry(), execution_options(options))

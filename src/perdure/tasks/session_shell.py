@@ -1,6 +1,5 @@
 """Commands of sessions: each session has a task of its own, from its first command to its end."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -25,14 +24,14 @@ _HEAD_CHARS: Final = 10_000
 class SessionShell:
     """Runs commands for the tool `execute_command`."""
 
-    def __init__(self, tasks: Callable[[], Tasks]) -> None:
-        self._tasks = tasks  # a function: tasks use the leases of the engine, which uses this
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
 
     async def run(
         self, tenant: str, session_id: str, agent: str, command: str, timeout_s: float
     ) -> str:
         """Run a command in the session's task and return the text for the model."""
-        tasks = self._tasks()
+        tasks = self._tasks
         timeout_ms = duration_argument(timeout_s, "timeout")
         request = check_request(command, timeout_ms, tasks.sandbox.options.max_timeout_ms, by=agent)
         ref = await self._started_task(tasks, tenant, session_id, agent)
@@ -40,7 +39,7 @@ class SessionShell:
 
     async def task(self, tenant: str, session_id: str, agent: str) -> SandboxTask:
         """Return the session's own task; create it if it does not exist."""
-        tasks = self._tasks()
+        tasks = self._tasks
         ref = await self._started_task(tasks, tenant, session_id, agent)
         return task_view((await get_task(tasks.store, ref)).record)
 
@@ -56,7 +55,7 @@ class SessionShell:
 
     async def check_deletable(self, tenant: str, session_id: str) -> None:
         """Check that the files of a session's own task are here. Raises Refused TASK_ELSEWHERE."""
-        tasks = self._tasks()
+        tasks = self._tasks
         task = await self._own_task(tasks, TaskRef(tenant, session_task_id(session_id)), session_id)
         if task is not None:
             tasks.place.check_here(task)
@@ -67,7 +66,7 @@ class SessionShell:
         A task that a caller has created under that id stays. Raises Refused TASK_ELSEWHERE,
         Conflict TASK_BUSY.
         """
-        tasks = self._tasks()
+        tasks = self._tasks
         ref = TaskRef(tenant, session_task_id(session_id))
         if await self._own_task(tasks, ref, session_id) is not None:
             with suppress(NotFound):  # another process was faster

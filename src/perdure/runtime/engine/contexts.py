@@ -66,8 +66,12 @@ def _children(drive: LeasedWriter, call: Call, state: State) -> SessionChildren 
 
 def _task(drive: LeasedWriter) -> Callable[[], Awaitable[SandboxTask]]:
     """Return the function that reads the session's own task."""
-    record = drive.entry.record
-    return partial(drive.resources.shell.task, record.tenant, record.id, drive.agent.name)
+    shell, record = drive.resources.shell, drive.entry.record
+
+    async def task() -> SandboxTask:
+        return await shell().task(record.tenant, record.id, drive.agent.name)
+
+    return task
 
 
 def _shell(drive: LeasedWriter, call: Call) -> Callable[[str, float], Awaitable[str]] | None:
@@ -75,7 +79,7 @@ def _shell(drive: LeasedWriter, call: Call) -> Callable[[str, float], Awaitable[
     if call.tool != EXECUTE_COMMAND.name:
         return None
     record = drive.entry.record
-    return partial(drive.resources.shell.run, record.tenant, record.id, drive.agent.name)
+    return partial(drive.resources.shell().run, record.tenant, record.id, drive.agent.name)
 
 
 def _progress(

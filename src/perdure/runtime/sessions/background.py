@@ -386,7 +386,7 @@ class BackgroundTasks:
         Refused TASK_ELSEWHERE if the files of that task are on another machine.
         """
         entry = await self._sessions.session_entry(ref)
-        shell = self.resources.shell
+        shell = self.resources.shell()
         await shell.check_deletable(ref.tenant, ref.session_id)
         state = await self._sessions.end_for_deletion(ref, by, via)
         while True:

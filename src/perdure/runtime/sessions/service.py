@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.core.log.events import Content as StoredContent
 from perdure.core.log.events import Event as LogEvent
@@ -39,7 +39,6 @@ from perdure.runtime.sessions.feed import EventFeed
 from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs, SentMessage
 from perdure.runtime.sessions.snapshot import Snapshots
-from perdure.runtime.sessions.task_lists import AllTasks
 from perdure.runtime.transfer.adopt import Adopted, adopt
 from perdure.runtime.transfer.create import NewSession, SessionNames, create_session
 from perdure.runtime.transfer.exports import export_lines
@@ -48,11 +47,15 @@ from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.views import Snapshot
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.store.base import NoStream, Page, Write
-from perdure.tasks.service import Tasks
+from perdure.tasks.first_use import TasksAtFirstUse
 from perdure.views.base import bound
 from perdure.views.events import Event
 from perdure.views.sessions import PastState, Result
 from perdure.views.values import Content
+
+if TYPE_CHECKING:
+    from perdure.runtime.sessions.task_lists import AllTasks
+    from perdure.tasks.service import Tasks
 
 
 class SessionExport(NamedTuple):
@@ -74,7 +77,7 @@ class Service:
         resources: Resources,
         agents: Agents,
         drives: Drives,
-        tasks: Tasks,
+        tasks: TasksAtFirstUse,
         *,
         resumes_running: bool = True,
         keep_settled_ms: int = KEEP_MS,
@@ -87,15 +90,29 @@ class Service:
         self.runs = Runs(resources, agents, drives)
         self.calls = PendingCalls(resources, agents, self.runs)
         self.feed = EventFeed(resources, drives)
-        self.background = BackgroundTasks(resources, agents, self.runs, tasks.process_name)
+        self.background = BackgroundTasks(resources, agents, self.runs, self._process_name)
         self.deliveries = Deliveries(resources.outbox)
-        self.tasks = tasks
-        self.all_tasks = AllTasks(resources.store, tasks.registry, resources.session_inbox)
+        self.tasks_at_first_use = tasks
         self.resumes_running = resumes_running  # at a start; else they are failed
         self.running_before: dict[str, SessionEntry] = {}  # by stream, when this process started
         self.keep_settled_ms = keep_settled_ms  # how long settled calls are kept
         self.worked_at: float | None = None  # monotonic; the last round of a worker here
         self._probe = WriteProbe(resources.store)
+
+    @property
+    def tasks(self) -> "Tasks":
+        """Tasks with a workspace, which are built now if nobody has used them."""
+        return self.tasks_at_first_use.get()
+
+    @property
+    def all_tasks(self) -> "AllTasks":
+        """Lists of tasks of every kind."""
+        from perdure.runtime.sessions.task_lists import AllTasks
+
+        return AllTasks(self._resources.store, self.tasks.registry, self.inbox)
+
+    async def _process_name(self) -> str:
+        return await self.tasks.process_name()
 
     def now(self) -> int:
         """Return the store's time, in ms."""

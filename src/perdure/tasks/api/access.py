@@ -1,27 +1,9 @@
 """Access to the tasks of a runtime for the classes of this package."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
 from perdure.errors import PerdureError
+from perdure.tasks.first_use import TaskAccess, TaskHost
+from perdure.tasks.service import Tasks
 from perdure.tasks.values import TaskRef
-
-if TYPE_CHECKING:
-    from perdure.tasks.service import Tasks
-
-
-class TaskAccess(NamedTuple):
-    """Tasks of a runtime, as they are at one moment."""
-
-    tasks: "Callable[[], Tasks]"
-    tenant: str | None  # that the runtime is scoped to; None if it sees all
-    is_open: bool
-
-
-class TaskHost(Protocol):
-    """Object that has tasks: a Runtime."""
-
-    def _task_access(self) -> TaskAccess: ...
 
 
 def access_of(host: TaskHost) -> TaskAccess:
@@ -29,7 +11,7 @@ def access_of(host: TaskHost) -> TaskAccess:
     return host._task_access()  # noqa: SLF001 - the one module that calls it
 
 
-def open_tasks(host: TaskHost) -> "Tasks":
+def open_tasks(host: TaskHost) -> Tasks:
     """Return the tasks of a runtime. Raises PerdureError REGISTRY_NOT_INITIALIZED."""
     access = access_of(host)
     if not access.is_open:

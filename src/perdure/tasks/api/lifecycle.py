@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.tasks.api.access import TaskHost, open_tasks, task_ref, tenant_of
+from perdure.tasks.api.access import open_tasks, task_ref, tenant_of
 from perdure.tasks.api.executions import TaskCommand
 from perdure.tasks.api.hooks import TaskLifecycleHooks
 from perdure.tasks.executions.requests import (
@@ -18,6 +18,7 @@ from perdure.tasks.executions.requests import (
     duration_argument,
     execution_result,
 )
+from perdure.tasks.first_use import TaskHost
 from perdure.tasks.lifecycle import Lifecycle
 from perdure.tasks.locks.values import LockInfo
 from perdure.tasks.service import Tasks

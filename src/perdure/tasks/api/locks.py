@@ -10,7 +10,8 @@ import anyio
 from perdure.errors import PerdureError, Refused
 from perdure.ids import secret_ids
 from perdure.store.base import WallClock
-from perdure.tasks.api.access import TaskHost, open_tasks, tenant_of
+from perdure.tasks.api.access import open_tasks, tenant_of
+from perdure.tasks.first_use import TaskHost
 from perdure.tasks.locks.local_table import LocalLocks
 from perdure.tasks.locks.manager import MAX_BATCH, RETRIES, Locks
 from perdure.tasks.locks.values import LockInfo

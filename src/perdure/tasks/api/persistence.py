@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from perdure.errors import Corrupt, Refused, StoreError
-from perdure.tasks.api.access import TaskHost, open_tasks, task_ref
+from perdure.tasks.api.access import open_tasks, task_ref
 from perdure.tasks.checkpoints.transfer import file_path, open_file
+from perdure.tasks.first_use import TaskHost
 from perdure.tasks.locks.values import LockInfo
 from perdure.tasks.model.facts import AgentDecision, LogEntry
 from perdure.tasks.model.state_file import TaskState

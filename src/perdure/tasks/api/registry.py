@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.errors import ConfigError, NotFound, PerdureError
-from perdure.tasks.api.access import TaskHost, open_tasks, task_ref, tenant_of
+from perdure.tasks.api.access import open_tasks, task_ref, tenant_of
+from perdure.tasks.first_use import TaskHost
 from perdure.tasks.locks.values import LockInfo
 from perdure.tasks.model.status import Status
 from perdure.tasks.registry import Registry, check_new_task, create_failed
