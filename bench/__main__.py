@@ -24,6 +24,7 @@ ORDER = (
     "hitl",
     "models",
     "store",
+    "files",
     "postgres",
     "repair",
     "tasks",

@@ -36,6 +36,12 @@ OURS = Contender(
     "perdure",
     setting="Runtime on a file, as shipped; an external tool and `run(results=…)`",
 )
+OURS_IN_FILES = Contender(
+    "perdure, files",
+    "perdure",
+    variant="files",
+    setting="as perdure, in a folder: a file for each session and call, and an index",
+)
 OURS_DEFERRED = Contender(
     "perdure, deferred",
     "perdure",

@@ -70,7 +70,7 @@ PUBLIC: Final = {
     "perdure.store.memory": "MemoryStore",
     "perdure.store.sqlite": "SqliteStore",
     "perdure.store.postgres": "PostgresStore",
-    "perdure.store.files": "FilesStore",
+    "perdure.store.files": "files_store",
     "perdure.store.redis": "IndexedStore",
     "perdure.serve.http": "asgi",
     "perdure.cli": "main",

@@ -172,16 +172,18 @@ async def _measure(opener: Opener, job: Job, folder: Path) -> dict[str, Any]:
         story.accept_delays.clear()
         delay = time.time() - job.begin_at if job.begin_at else 0.0
         await asyncio.sleep(max(0.0, -delay))
-        began, cpu = time.perf_counter(), time.process_time()
+        began, cpu_before = time.perf_counter(), time.process_time()
         run.until = began + job.seconds
         await run.run_cycles(job.cycles)
-        duration, cpu = time.perf_counter() - began, time.process_time() - cpu
+        duration, cpu = time.perf_counter() - began, time.process_time() - cpu_before
+    cpu_to_close = time.process_time() - cpu_before
     completed = len(run.completed) - warmup_cycles
     return {
         "durability": durability,
         "cycles": completed,
         "cycles_s": completed / duration,
         "cpu_ms": cpu * 1000 / completed if completed else None,
+        "cpu_to_close_ms": cpu_to_close * 1000 / completed if completed else None,
         "submitted_ms": _p50(story.submit_delays),
         "accepted_ms": _p50(story.accept_delays),
         "errors": run.errors,

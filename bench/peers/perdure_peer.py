@@ -2,7 +2,8 @@
 
 The call of a cycle is that of an external tool: nothing is started at the pause, and the run that
 continues the session also submits the result. With the variant `deferred` the tool starts work
-elsewhere, of which the start is recorded too, and the result is submitted before the run.
+elsewhere, of which the start is recorded too, and the result is submitted before the run. The
+variant `files` is the first one in a files store.
 """
 
 import time
@@ -21,7 +22,7 @@ from perdure.runtime.models.base import Request
 from perdure.store.sqlite.open import apply_settings, python_connect
 from perdure.views.events import Delta
 
-DEFERRED = "deferred"
+DEFERRED, FILES = "deferred", "files"
 
 
 class FakeModel:
@@ -147,9 +148,11 @@ def create_agent(story: Story, *, is_deferred: bool = False) -> Agent[str]:
 @asynccontextmanager
 async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[Perdure]:
     """Open a Runtime on a file in the folder."""
-    assert variant in ("", DEFERRED)
+    assert variant in ("", DEFERRED, FILES)
     is_deferred = variant == DEFERRED
-    path = folder / "perdure.db"
+    url, path = f"sqlite:///{folder}/perdure.db", folder / "perdure.db"
+    if variant == FILES:
+        url, path = f"files:{folder}/sessions", folder / "sessions" / ".perdure" / "store.db"
 
     async def durability() -> str:
         """Return the settings of a connection opened the way the store opens its own."""
@@ -163,7 +166,7 @@ async def open_peer(folder: Path, story: Story, variant: str) -> AsyncIterator[P
     research = Agent("research", model=FakeModel(talking))
     lead = Agent("lead", model=FakeModel(talking), sub_agents=[research])
     agents = [create_agent(story, is_deferred=is_deferred), lead]
-    async with Runtime(f"sqlite:///{path}", agents=agents) as rt:
+    async with Runtime(url, agents=agents) as rt:
         yield Perdure(rt, story, durability, is_deferred=is_deferred)
 
 

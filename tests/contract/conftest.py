@@ -1,7 +1,7 @@
 """Backends that the store contract runs against."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +11,11 @@ from typing import cast
 import pytest
 from tests.contract.indexed import indexed_maker
 
-from perdure.store.base import Store
-from perdure.store.files.store import FilesStore
+from perdure.store.base import Entry, Store
+from perdure.store.files.store import files_store
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.shared.names import file_name
 from perdure.store.sqlite.open import BUSY_S, Connect
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.contract import HandClock, Harness, MakeHarness
@@ -51,17 +52,40 @@ class SqliteHarness:
         return store
 
 
+class EveryFile:
+    """Layout in which all streams have a log, and the calls that the suite puts a file."""
+
+    kinds: Collection[str] = ("pending", "task")
+    indexed_kind: str | None = "pending"
+
+    def folder(self, stream: str) -> str:
+        """Return the name of a folder for any stream."""
+        return file_name(stream)
+
+    def file_path(self, entry: Entry) -> str:
+        """Return the name of a file for any entry."""
+        return f"storage/{file_name(entry.kind)}/{file_name(entry.key)}.json"
+
+    def content(self, entry: Entry) -> bytes:
+        """Return the data of the entry."""
+        return entry.data
+
+    def index(self, entries: Iterable[Entry]) -> bytes:
+        """Return the keys."""
+        return "\n".join(entry.key for entry in entries).encode()
+
+
 @dataclass
 class FilesHarness:
-    """Folder with one store at a time."""
+    """Folder with any number of stores; every stream has a log there, and every entry a file."""
 
     base: Path
     clock: HandClock = field(default_factory=HandClock)
-    capabilities: frozenset[str] = frozenset({"durable", "broadcasts"})
-    stores: list[FilesStore] = field(default_factory=list)
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "broadcasts"})
+    stores: list[SqliteStore] = field(default_factory=list)
 
     async def open(self) -> Store:
-        store = FilesStore(self.base, clock=self.clock)
+        store = files_store(self.base, EveryFile(), clock=self.clock)
         self.stores.append(store)
         await store.open()
         return store

@@ -108,7 +108,7 @@ async def test_a_submitter_killed_at_any_instant_has_changed_all_or_nothing(
 async def test_a_submitter_killed_at_each_call_of_the_system_has_changed_all_or_nothing(
     tmp_path: Path, forker: Forker
 ) -> None:
-    """S0.34, S0.76, S2.9: in the files store also halfway through a line."""
+    """S0.34, S0.76, S2.9: in the files store, whose files follow, also halfway through a line."""
     seen = []
     status, number = KILLED, 0
     while status == KILLED:
@@ -125,7 +125,7 @@ async def test_a_submitter_killed_at_each_call_of_the_system_has_changed_all_or_
         assert [line["tool"] for line in place.effects()] == ["deploy", "look"]
     assert status == 0
     assert seen == sorted(seen), "what was written once is there ever after"
-    assert (seen[0], seen[-1], len(seen) > 8) == (False, True, True)
+    assert (seen[-1], len(seen) > 4) == (True, True)
 
 
 async def test_at_the_start_the_overdue_are_expired_and_the_others_wait(

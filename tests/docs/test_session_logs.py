@@ -33,7 +33,7 @@ def test_its_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for file in (ROOT / "tests" / "data" / "foreign").iterdir():
         shutil.copy(file, tmp_path)
     monkeypatch.chdir(tmp_path)
-    (commands,) = blocks("sh")
+    *_, commands = blocks("sh")  # the others need folders of an earlier version, or lost ones
     for command in commands.splitlines():
         told = CliRunner().invoke(cli, command.split()[1:])
         assert told.exit_code == 0, told.output

@@ -10,7 +10,7 @@ from anyio import run
 from tests.simulation.replay import HeldClock, replay, tape_of
 
 from perdure.store.base import Store
-from perdure.store.files.store import FilesStore
+from perdure.store.files.store import files_store
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.simulation.simulate import quiet_logs
@@ -25,7 +25,7 @@ def sqlite(folder: Path, clock: HeldClock, _: Any) -> Store:
 
 
 def files(folder: Path, clock: HeldClock, _: Any) -> Store:
-    return FilesStore(folder / "replay", clock=clock)
+    return files_store(folder / "replay", clock=clock)
 
 
 def postgres(_: Path, clock: HeldClock, request: Any) -> Store:

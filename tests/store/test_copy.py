@@ -10,7 +10,7 @@ from perdure.errors import Conflict
 from perdure.store import copy as copying
 from perdure.store.base import Check, Heads, Put, Record, Release, Store, Write
 from perdure.store.copy import CopyResult, copy, stream_content
-from perdure.store.files.store import FilesStore
+from perdure.store.files.store import files_store
 from perdure.store.memory import MemoryStore
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.contract import HandClock
@@ -34,7 +34,7 @@ def store_of(backend: str, folder: Path) -> Store:
     if backend == "memory":
         return MemoryStore()
     if backend == "files":
-        return FilesStore(folder / "files")
+        return files_store(folder / "files")
     return SqliteStore(folder / "perdure.db")
 
 
@@ -92,7 +92,7 @@ async def test_a_copy_holds_the_same(
 
 
 async def test_and_back_again(source: SqliteStore, clock: HandClock, tmp_path: Path) -> None:
-    files, back = FilesStore(tmp_path / "files"), SqliteStore(tmp_path / "back.db")
+    files, back = files_store(tmp_path / "files"), SqliteStore(tmp_path / "back.db")
     async with opened(source, files, back):
         await fill(source)
         clock.advance(60_001)  # and the driver of s/0 is no more
@@ -196,7 +196,7 @@ async def test_nobody_may_work_on_either_side(
 async def test_a_source_that_changes_meanwhile_is_noticed_and_copied_again(
     source: SqliteStore, clock: HandClock, tmp_path: Path
 ) -> None:
-    target = FilesStore(tmp_path / "files")
+    target = files_store(tmp_path / "files")
 
     async with opened(source, target):
         await fill(source)

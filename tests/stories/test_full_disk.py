@@ -146,7 +146,7 @@ async def test_a_run_whose_disk_fills_up_fails_within_seconds_and_continues_with
 
 @pytest.mark.parametrize(
     "url, reason",
-    [("sqlite:///{}/perdure.db", "is full"), ("files:{}/store", "No space left on device")],
+    [("sqlite:///{}/perdure.db", "is full"), ("files:{}/store", "is full")],
 )
 async def test_a_message_for_which_there_is_no_space_fails_its_run(
     small_disk: SmallDisk, url: str, reason: str

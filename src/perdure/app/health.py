@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from perdure import host
-from perdure.app.layouts import SessionFiles
 from perdure.app.stores import without_index
 from perdure.core.session.queues import MANY_QUEUES, is_worker, worker_queues
 from perdure.findings.severities import is_damage, is_fine
@@ -13,7 +12,6 @@ from perdure.runtime.doctor.agents import current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
 from perdure.runtime.queues import due_by_queue, workers_by_queue
 from perdure.store.base import Store
-from perdure.store.files.inspect import FilesInspector, files_folder
 from perdure.store.inspect import StoreInspector, Vitals
 from perdure.store.postgres.inspect import postgres_inspector
 from perdure.store.sqlite.inspect import SqliteInspector, sqlite_path
@@ -66,7 +64,5 @@ def _inspector(store: Store) -> StoreInspector | None:
     inspector = postgres_inspector(store)
     if inspector is not None:
         return inspector
-    folder, path = files_folder(store), sqlite_path(store)
-    if folder is not None:
-        return FilesInspector(folder, SessionFiles())
+    path = sqlite_path(store)
     return None if path is None else SqliteInspector(path)

@@ -1,7 +1,7 @@
 """File layout of a files store: the files of sessions and pending calls in its folder."""
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,9 @@ class SessionFiles:
     These are `pending_tool/{id}.json` and `session/{agent}/{session}.json`. The name of a tenant's
     session is `{tenant}@{session}`.
     """
+
+    kinds: Collection[str] = ("pending", "session")
+    indexed_kind: str | None = "pending"
 
     def folder(self, stream: str) -> str | None:
         """Return the name of the folder of a session's log."""
@@ -53,8 +56,6 @@ class SessionFiles:
         statuses: dict[str, list[str]] = {}
         deadlines: list[tuple[int, str]] = []
         for entry in entries:
-            if entry.kind != "pending":
-                continue
             try:
                 record = pending.decode(entry.data)
             except Corrupt:

@@ -29,9 +29,9 @@ def open_store(store: str | Store, clock: Clock | None = None) -> Store:
         return SqliteStore(rest[3:], clock=clock)
     if scheme == "files" and rest:
         from perdure.app.layouts import SessionFiles
-        from perdure.store.files.store import FilesStore
+        from perdure.store.files.store import files_store
 
-        return FilesStore(rest.removeprefix("//"), SessionFiles(), clock=clock)
+        return files_store(rest.removeprefix("//"), SessionFiles(), clock=clock)
     if scheme in {"postgresql", "postgres"}:
         from perdure.store.postgres.store import PostgresStore
 

@@ -17,6 +17,7 @@ from perdure.sessions.storage import FilesystemStorage, NoOpStorage, SessionStor
 from perdure.sessions.store_storage import StoreStorage
 from perdure.sessions.todos import TodoManager
 from perdure.store.base import Store
+from perdure.store.files.store import write_files
 from perdure.store.memory import MemoryStore
 from perdure.views.sessions import Result
 from perdure.views.values import Content
@@ -76,7 +77,10 @@ class AgentExecutor:
                 await self._recorded.load(service, ready.name)
             else:
                 await self._adopt_stored(service, ready.name)
-            result = await runtime.session(self.session_id, agent=agent).run(prompt)
+            try:
+                result = await runtime.session(self.session_id, agent=agent).run(prompt)
+            finally:
+                await write_files(store_of(runtime))  # for readers of a FilesystemStorage
         if self._todos is not None:
             self._todos.set_todos(list(result.todos))
         return result

@@ -73,14 +73,6 @@ class StoredRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """Finding about the files of a log."""
-
-    code: Literal["TORN_TAIL", "LINES_OF_OTHERS"]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class StreamInspection:
     """One stream with all its records; one without its name has the name of its number."""
 
@@ -92,7 +84,6 @@ class StreamInspection:
     holder: str | None
     holder_until: int | None  # None: it has no row, so its leases are over
     records: tuple[StoredRecord, ...] = ()
-    remarks: tuple[Remark, ...] = ()
     entries: tuple[tuple[str, str, int, Any], ...] = ()  # kind, key, version, data
     listings: Mapping[EntryKey, Any] = field(default_factory=dict)  # {}: the store tells none
     number: int = 0  # of its row; 0: the store has no such numbers

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from tests.support.findings import advice_of
 from perdure.cli.local import doctor as doctoring
 from perdure.runtime.doctor.rebuild import rebuild_session
 from perdure.sandbox.base import Probe
-from perdure.store.shared.lines import decode_event
 from perdure.tasks.executions.sandboxes import ConfiguredSandbox
 from perdure.testing.crash import Crash
 
@@ -38,12 +38,10 @@ def waits(shop: Shop) -> Shop:
 
 @pytest.fixture
 def files(waits: Shop) -> Shop:
-    """The same session in a folder of files, whose journal has let go of its events."""
+    """The same session in a folder of files."""
     told = waits.run("sessions", "export", "s1")
     Path("s1.jsonl").write_bytes(told.stdout_bytes)
     assert waits.run("sessions", "import", "s1.jsonl", *FILES, app=None).exit_code == 0
-    Path("files/.perdure/journal.jsonl").unlink()
-    assert waits.run("sessions", "list", *FILES, app=None).exit_code == 0
     return waits
 
 
@@ -164,62 +162,58 @@ def test_an_intent_without_an_outcome_is_shown(shop: Shop) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_wrong_checksum_is_found_and_the_rest_kept(files: Shop) -> None:
-    """S2.9, S2.10"""
-    lines = LOG.read_bytes().splitlines(keepends=True)
-    lines[1] = lines[1].replace(b'"type":"agent_start"', b'"type":"agent_stort"')
-    LOG.write_bytes(b"".join(lines))
-    code, found = look(files, "s1", *FILES, app=None)
-    assert code == 7
-    assert "its checksum is wrong" in found["EVENT_UNREADABLE"]["text"]
-    assert files.run("doctor", *FILES, app=None).exit_code == 7
-    code, found = look(files, "s1", "--fix", *FILES, app=None)
-    (mended,) = found["mended"]
-    assert Path(mended["original"]).read_bytes() == b"".join(lines)
-    assert Path(mended["original"]).name == "events.damaged-1.jsonl"
-    assert code == 0
-    kept = [decode_event(line) for line in LOG.read_bytes().splitlines()]
-    assert [line.perdure.seq for line in kept if line] == list(range(1, len(lines) + 2))
-    shown = files.run("sessions", "show", "s1", *FILES, "--json", app=None)
-    assert json.loads(shown.stdout)["pending"][0]["tool"] == "refund"
+def with_wrong_checksum(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1].replace(b"agent_start", b"agent_stort"), *lines[2:]]
 
 
-def test_a_missing_line_is_a_gap(files: Shop) -> None:
-    lines = LOG.read_bytes().splitlines(keepends=True)
-    LOG.write_bytes(b"".join(lines[:2] + lines[4:]))
-    code, found = look(files, "s1", *FILES, app=None)
-    assert (code, found["EVENTS_MISSING"]["text"].split("\n")[0]) == (7, "missing events: 3-4")
+def without_two_lines(lines: list[bytes]) -> list[bytes]:
+    return lines[:2] + lines[4:]
 
 
-def test_a_torn_tail_is_shown_and_cut(files: Shop) -> None:
-    """S2.9"""
+def with_torn_tail(lines: list[bytes]) -> list[bytes]:
+    return [*lines, b'{"type":"user","timest']
+
+
+@pytest.mark.parametrize("damage", [with_wrong_checksum, without_two_lines, with_torn_tail])
+def test_a_log_that_differs_from_the_database_is_named_and_written_again(
+    files: Shop, damage: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    """S0.75, S2.9, S2.10"""
     whole = LOG.read_bytes()
-    LOG.write_bytes(whole + b'{"type":"user","timest')
-    code, found = look(files, "s1", *FILES, app=None)
+    LOG.write_bytes(b"".join(damage(whole.splitlines(keepends=True))))
+    assert look(files, "s1", *FILES, app=None)[0] == 0
+    code, found = look(files, *FILES, app=None)
     assert code == 1
-    assert "was never finished" in found["TORN_TAIL"]["text"]
-    assert look(files, "s1", "--fix", *FILES, app=None) == (0, {"mended": []})
+    assert found["FILES_DIFFER"]["text"].startswith(
+        "files that differ from the database: s1/events.jsonl"
+    )
+    assert "the next start writes them again" in found["FILES_DIFFER"]["text"]
+    assert files.run("sessions", "list", *FILES, app=None).exit_code == 0
     assert LOG.read_bytes() == whole
+    assert files.run("doctor", *FILES, app=None).exit_code == 0
 
 
 def test_lines_of_others_are_no_finding(files: Shop) -> None:
     with LOG.open("a") as log:
         log.write('{"type":"todo_update","timestamp":1,"data":{"todos":[]}}\n')
-    told = files.run("doctor", "s1", *FILES, app=None)
-    assert told.exit_code == 0
-    assert "lines of other programs in" in told.stdout
-    assert ": 1; they are left unchanged" in told.stdout
-
-
-def test_a_damaged_journal_is_told_and_made_again(files: Shop) -> None:
-    journal = Path("files/.perdure/journal.jsonl")
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"{oops\n" + b"".join(lines[1:]))
     told = files.run("doctor", *FILES, app=None)
-    assert (told.exit_code, "JOURNAL_DAMAGED" in told.stdout) == (1, True)
-    assert files.run("sessions", "list", *FILES, app=None).exit_code == 0
-    assert files.run("doctor", *FILES, app=None).exit_code == 0
-    assert Path("files/.perdure/journal.damaged.jsonl").exists()
+    assert (told.exit_code, "files: as the database says" in told.stdout) == (0, True)
+
+
+def test_a_missing_database_is_told_with_the_commands_that_restore_the_sessions(
+    files: Shop,
+) -> None:
+    Path("files/.perdure/store.db").unlink()
+    for words in (["doctor"], ["sessions", "list"]):
+        told = files.run(*words, "--json", *FILES, app=None)
+        assert (told.exit_code, json.loads(told.stderr)["code"]) == (7, "FILES_WITHOUT_DATABASE")
+    Path("files").rename("files.lost")
+    restore = ["sessions", "import", "files.lost/s1/events.jsonl", "--agent", "shop"]
+    assert files.run(*restore, *FILES, app=None).exit_code == 0
+    shown = json.loads(files.run("sessions", "show", "s1", *FILES, "--json", app=None).stdout)
+    assert shown["pending"] == []
+    assert b"refund" in LOG.read_bytes()
+    assert b'"interrupted":true' in LOG.read_bytes()
 
 
 def test_stats_count_files_too(files: Shop) -> None:

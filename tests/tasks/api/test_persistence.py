@@ -318,8 +318,6 @@ async def test_a_start_writes_what_a_dead_process_left_unwritten(
 async def test_runtimes_of_one_process_leave_each_others_marks_alone(
     url: Any, clock: ManualClock, root: Path
 ) -> None:
-    if str(url).startswith("files:"):
-        pytest.skip("a files store is open once in a process")
     async with Runtime(url, clock=clock, tasks={"root": root}) as rt:
         await TaskLifecycle(rt).create_task({"name": "n", "id": "t"})
         (mark,) = (root / ".dirty").iterdir()
@@ -395,8 +393,6 @@ async def test_a_task_of_another_machine_keeps_its_files_there(
     url: Any, clock: ManualClock, tmp_path: Path
 ) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
-    if isinstance(url, str) and url.startswith("files:"):
-        pytest.skip("a files store is open in one process only")
     async with Runtime(url, clock=clock, tasks={"root": home}) as rt:
         await TaskLifecycle(rt).create_task({"name": "n", "id": "t"})
     async with Runtime(url, clock=clock, tasks={"root": elsewhere}) as rt:

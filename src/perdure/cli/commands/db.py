@@ -8,7 +8,7 @@ from perdure.cli.settings import Settings, shared_options, with_settings
 @click.group()
 @shared_options
 def db() -> None:
-    """Inspect, back up, migrate and copy the database."""
+    """Inspect, back up, migrate, convert and copy the database."""
 
 
 @db.command()
@@ -40,6 +40,19 @@ def migrate(settings: Settings) -> int:
     from perdure.cli.local import database
 
     return database.migrate(settings)
+
+
+@db.command()
+@click.argument("folder")
+@with_settings
+def convert(settings: Settings, folder: str) -> int:
+    """Convert FOLDER, a files store of an earlier version, to this one.
+
+    The files of the earlier version are kept in FOLDER/.perdure/old.
+    """
+    from perdure.cli.local.convert import convert_folder
+
+    return convert_folder(settings, folder)
 
 
 @db.command()

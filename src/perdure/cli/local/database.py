@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 
 from perdure.app import Runtime, store_of
-from perdure.app.layouts import SessionFiles
 from perdure.app.stores import is_in_memory, open_store, without_index
 from perdure.cli.backend.open import check_exists, load_runtime, with_runtime
 from perdure.cli.logs import log_to_stderr
@@ -20,7 +19,8 @@ from perdure.errors import ConfigError, Refused, StoreError
 from perdure.runtime.doctor.statistics import statistics
 from perdure.store.base import Store
 from perdure.store.copy import CopyResult, copy
-from perdure.store.files import inspect as files_inspect
+from perdure.store.files.folder import check_folder
+from perdure.store.files.store import mirror_of
 from perdure.store.inspect import StoreInspector
 from perdure.store.postgres import inspect as postgres_inspect
 from perdure.store.postgres.store import PostgresStore
@@ -179,16 +179,7 @@ def inspection(settings: Settings) -> tuple[StoreInspector, int]:
     inspector = postgres_inspect.postgres_inspector(store)
     if inspector is not None:
         return inspector, inspector.clock()
-    folder = files_inspect.files_folder(store)
-    if folder is None:
-        return _sqlite_inspection(settings)
-    if not folder.is_dir():
-        raise ConfigError(
-            f"there is no folder {str(folder)!r}",
-            code="STORE_NOT_FOUND",
-            hint="check the path; perdure run and perdure worker create the folder",
-        )
-    return files_inspect.FilesInspector(folder, SessionFiles()), store.now()
+    return _sqlite_inspection(settings)
 
 
 def _load_store(settings: Settings) -> Store:
@@ -204,6 +195,9 @@ def _sqlite_inspection(settings: Settings) -> tuple[sqlite_inspect.SqliteInspect
             code="NOT_SQLITE",
             hint="name one with --store sqlite:///perdure.db; for PostgreSQL use pg_dump",
         )
+    mirror = mirror_of(store)
+    if mirror is not None:
+        check_folder(mirror.base)
     if not path.exists():
         raise ConfigError(
             f"there is no database {str(path)!r}",

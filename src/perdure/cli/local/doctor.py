@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from perdure.app import Runtime, service_of, store_of
+from perdure.app.stores import without_index
 from perdure.cli.backend.console import reap_dead_workers
 from perdure.cli.backend.open import load_runtime, with_runtime
 from perdure.cli.local.database import inspection
@@ -25,6 +26,7 @@ from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.doctor.agents import AgentsCheckup, current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
+from perdure.runtime.doctor.files import files_findings
 from perdure.runtime.doctor.find import find_session, session_streams
 from perdure.runtime.doctor.integrity import IntegrityCheckup
 from perdure.runtime.doctor.rebuild import Rebuild, RebuiltSession, rebuild_session
@@ -32,7 +34,6 @@ from perdure.runtime.doctor.restore import restore_rows
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.runtime.doctor.strays import is_stray, stray_finding, strays
 from perdure.runtime.doctor.tasks import TaskCheckup, sandbox_check
-from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import StoreInspector
 from perdure.views.findings import Finding, worst_first
 
@@ -47,10 +48,12 @@ def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
         for session in fix.sessions(settings, session_streams(inspection(settings)[0])):
             terminal.print(_rebuilt_text(session))
     inspector, now = inspection(settings)
-    service = service_of(load_runtime(settings, "existing"))
+    runtime = load_runtime(settings, "existing")
+    service = service_of(runtime)
     checks = list(Checkup(inspector, now, full, service.agents.names()).checks())
     tasks = service.tasks
     if not any(map(is_damage, checks)):
+        checks += files_findings(without_index(store_of(runtime)))
         checks += TaskCheckup(inspector, tasks.place, full=full).checks()
     if tasks.place.marker is not None or tasks.sandbox.options.require_sandbox:
         probe = run_async(tasks.sandbox.probe)
@@ -224,14 +227,12 @@ class Fix:
 
 
 def _damaged(inspector: StoreInspector, streams: list[str], now: int) -> Iterator[SessionCheckup]:
-    """Yield the sessions that are damaged, after cutting incomplete last lines of files."""
+    """Yield the sessions that are damaged,"""
     for stream in streams:
         stream_inspection = inspector.stream(stream)
         if stream_inspection is None or is_stray(inspector, stream_inspection):
             continue
         checkup = SessionCheckup.create(stream_inspection, now)
-        if checkup.is_torn and isinstance(inspector, FilesInspector):
-            inspector.cut_tail(stream)
         if any(checkup.damage()):
             yield checkup
 

@@ -30,7 +30,6 @@ from perdure.runtime.records.entries import POISONED_STATE
 from perdure.runtime.transfer.readable import decode_or_none
 from perdure.runtime.views import call_view
 from perdure.store.base import Entry
-from perdure.store.files.inspect import FilesInspector
 from perdure.store.inspect import Sizes, StoreInspector, Vitals
 from perdure.store.postgres.inspect import PostgresInspector
 from perdure.store.sqlite.inspect import (
@@ -98,7 +97,6 @@ class Checkup:
             yield from server_checks(self.inspector.server())
         if isinstance(self.inspector, SqliteInspector):
             yield _sqlite_check(linked_sqlite())
-        if isinstance(self.inspector, SqliteInspector | FilesInspector):
             yield self._file_system(self.inspector.path)
 
     def _file_system(self, path: Path) -> Finding:
@@ -114,8 +112,6 @@ class Checkup:
     def _schema(self, vitals: Vitals) -> Finding:
         if isinstance(self.inspector, PostgresInspector):
             return schema_check(vitals.schema)
-        if not isinstance(self.inspector, SqliteInspector):
-            return fine("SCHEMA", f"a folder of files, format {vitals.schema}")
         newest = known_schema()
         if vitals.schema == newest:
             return fine("SCHEMA", f"schema {newest}, the newest")

@@ -14,7 +14,6 @@ from perdure.findings.severities import (
     failure,
     fine,
     unrepairable,
-    warning,
 )
 from perdure.findings.steps import step
 from perdure.findings.texts import plural
@@ -22,7 +21,6 @@ from perdure.runtime.doctor.rows import is_session
 from perdure.runtime.doctor.session import SessionCheckup
 from perdure.runtime.doctor.strays import is_stray, stray_finding
 from perdure.store.inspect import StoreInspector, StreamInspection
-from perdure.store.postgres.inspect import PostgresInspector
 from perdure.store.sqlite.inspect import SqliteInspector
 from perdure.views.findings import Finding
 
@@ -56,17 +54,13 @@ class IntegrityCheckup:
             yield fine("INTEGRITY", f"integrity: {self._clean_text()}every event can be read")
 
     def damage(self) -> Findings:
-        """Yield what is damaged in the file or folder itself, whatever session it concerns."""
+        """Yield what is damaged in the file itself, whatever session it concerns."""
         for text in self.inspector.damage(full=self.is_full)[:MAX_LISTED]:
-            if self._is_sqlite:
-                yield unrepairable(DAMAGED, f"SQLite: {text}")
-            else:
-                again = step("create it again", "sessions", "list")
-                yield warning("JOURNAL_DAMAGED", text, "the damaged one is kept", steps=[again])
+            yield unrepairable(DAMAGED, f"SQLite: {text}")
 
     def may_write(self, damage: Sequence[Finding]) -> bool:
         """Return whether sessions may be rebuilt: not in a file whose pages are damaged."""
-        return not (damage and self._is_sqlite)
+        return not damage
 
     def unreadable(self, error: PerdureError) -> Finding:
         """Return the finding about a database that cannot be read at all."""
@@ -77,9 +71,7 @@ class IntegrityCheckup:
         return isinstance(self.inspector, SqliteInspector)
 
     def _clean_text(self) -> str:
-        if isinstance(self.inspector, PostgresInspector):
-            return ""
-        return "the file is sound, and " if self._is_sqlite else "every checksum is right, and "
+        return "the file is sound, and " if self._is_sqlite else ""
 
     def _stray(self, stream: StreamInspection, *, is_writable: bool) -> Finding:
         finding = stray_finding(stream)

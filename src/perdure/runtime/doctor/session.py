@@ -95,7 +95,6 @@ class SessionCheckup:
         """Yield all checks: of the log, the lease, the open calls and the conversation."""
         yield from self._row()
         yield from self._log()
-        yield from self._remarks()
         yield from self._lease()
         yield from self._entries()
         yield from self._intents()
@@ -112,11 +111,6 @@ class SessionCheckup:
         yield from damage
         if not damage:
             yield from (check for check in self._lease() if check.code == _NOT_DUE)
-
-    @property
-    def is_torn(self) -> bool:
-        """Report whether its last line is incomplete."""
-        return any(remark.code == "TORN_TAIL" for remark in self.stream.remarks)
 
     def is_rebuildable(self) -> bool:
         """Report whether `--fix` would rebuild it from its readable events."""
@@ -178,16 +172,6 @@ class SessionCheckup:
             yield self._damage("EVENTS_MISSING", text, effect)
         if not self.log.unreadable and not self.log.missing:
             yield self._fine("LOG", f"log: {len(self.log.events)} events, complete and in order")
-
-    def _remarks(self) -> Findings:
-        name = self.names.session_id
-        for remark in self.stream.remarks:
-            if remark.code == "LINES_OF_OTHERS":
-                yield fine(remark.code, f"{remark.text}; they are left unchanged", subject=name)
-            elif remark.code == "TORN_TAIL":
-                note = "it is cut before the next event is written"
-                steps = [self._step("cut it now", "doctor", "ID", "--fix")]
-                yield warning(remark.code, remark.text, note, subject=name, steps=steps)
 
     def _lease(self) -> Findings:
         if self.needs_row:

@@ -1,5 +1,5 @@
-"""The files backend: a folder of JSON lines, for one process at a time."""
+"""The files backend: a folder of readable session logs beside a SQLite database."""
 
-from perdure.store.files.store import FilesStore
+from perdure.store.files.store import files_store
 
-__all__ = ["FilesStore"]
+__all__ = ["files_store"]

@@ -1,20 +1,28 @@
 """Names of folders and files of a files store; its caller says which streams are sessions."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from perdure.store.base import Entry
-from perdure.store.shared.names import file_name
 
 LOG: Final = "events.jsonl"
 OWN: Final = ".perdure"  # the folder of the store's own files
+DATABASE: Final = f"{OWN}/store.db"
 INDEX: Final = "storage/pending_tool/index.json"
-HEADS: Final = "heads.jsonl"  # the rows of streams, beside the journal
 
 
 class Layout(Protocol):
     """Names that depend on the meaning of streams and entries, which a store does not know."""
+
+    @property
+    def kinds(self) -> Collection[str]:
+        """The kinds of entries that have a file."""
+        ...
+
+    @property
+    def indexed_kind(self) -> str | None:
+        """The kind of the entries in `index.json`; None for a layout without an index."""
+        ...
 
     def folder(self, stream: str) -> str | None:
         """Return the folder of a session's log; None for a stream that is not a session."""
@@ -29,12 +37,15 @@ class Layout(Protocol):
         ...
 
     def index(self, entries: Iterable[Entry]) -> bytes:
-        """Return the content of `index.json` for these entries, which all have a file."""
+        """Return the content of `index.json` for the entries of its kind."""
         ...
 
 
 class NoLayout:
     """Layout without folders of sessions and files of entries."""
+
+    kinds: Collection[str] = ()
+    indexed_kind: str | None = None
 
     def folder(self, stream: str) -> str | None:  # noqa: ARG002 - a method of Layout
         """Return None."""
@@ -53,15 +64,7 @@ class NoLayout:
         return b"{}"
 
 
-def log_path(base: Path, layout: Layout, stream: str) -> Path:
-    """Return the file with the records of a stream."""
+def log_path(layout: Layout, stream: str) -> str | None:
+    """Return the log of a session, relative to the store's folder; None for other streams."""
     folder = layout.folder(stream)
-    if folder is None:
-        return base / OWN / "streams" / f"{file_name(stream)}.jsonl"
-    return base / folder / LOG
-
-
-def all_logs(base: Path) -> Iterable[Path]:
-    """Yield every file that may have records of the store."""
-    yield from sorted(base.glob(f"*/{LOG}"))
-    yield from sorted((base / OWN / "streams").glob("*.jsonl"))
+    return None if folder is None else f"{folder}/{LOG}"

@@ -77,9 +77,13 @@ def read_spans(path: Path, spans: Sequence[Span]) -> list[bytes]:
     return [content[at - first : at - first + length] for at, length in spans]
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically and durably: readers see the old or the new one."""
-    part = path.with_name(f".{path.name}.tmp")
+def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Replace the content of a file atomically: readers see the old or the new one.
+
+    With `sync`, the same is true after a loss of power.
+    """
+    folder, _, name = str(path).rpartition("/")
+    part = f"{folder}/.{name}.tmp"
     try:
         fd = os.open(part, _REPLACE, FILE)
     except FileNotFoundError:
@@ -88,10 +92,11 @@ def replace_file(path: Path, content: bytes) -> None:
     try:
         os.fchmod(fd, replacement_mode(path))
         _write(fd, content)
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
-    part.rename(path)
+    os.rename(part, path)  # noqa: PTH104 - for each file of a files store; Path takes twice as long
 
 
 def sync_file(path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar
 import anyio
 from anyio import to_thread
 
-from perdure.store.base import Clock, StoreRefusal, Unavailable
+from perdure.store.base import Clock, Heads, StoreRefusal, Unavailable
+from perdure.store.judge import Commit
 from perdure.store.shared.file_lock import WriteLock
 from perdure.store.shared.private_files import mode_beside
 from perdure.store.shared.signal import BroadcastCallback, Signal
@@ -37,6 +38,30 @@ class OpenConnection(Protocol):
 
     def __call__(self, *, reader: bool) -> sqlite3.Connection:
         """Return a connection; one for a reader cannot write."""
+        ...
+
+
+class CommitFollower(Protocol):
+    """Object that learns of each commit of this process once it is durable."""
+
+    def prepare(self) -> None:
+        """Prepare or check what is beside the file, before it is opened. Raises StoreError."""
+        ...
+
+    def start(self, connect: OpenConnection) -> None:
+        """Start; connections can be opened now."""
+        ...
+
+    def add(self, commits: Sequence[tuple[Commit, Heads]]) -> None:
+        """Take over commits, in the writer's thread, before their callers get a reply."""
+        ...
+
+    def write_now(self) -> None:
+        """Return when everything that was committed before has been followed."""
+        ...
+
+    def stop(self) -> None:
+        """Finish, and close all connections; no commit is under way."""
         ...
 
 
@@ -73,6 +98,7 @@ class SqliteConnections:
         self._connect = connect
         self._signal = signal
         self._loop = asyncio.get_running_loop()
+        self.follower: CommitFollower | None = None
         self.on_broadcast: BroadcastCallback | None = None  # called in the event loop
         mode = mode_beside(path)
         self._wake_socket = WakeSocket(
@@ -99,6 +125,8 @@ class SqliteConnections:
         self._wake_socket.open()
         self._writer.start()
         self._watcher.start()
+        if self.follower is not None:
+            self.follower.start(self._connect)
 
     async def close(self) -> None:
         """Finish the queued commands and the running queries, then stop.
@@ -113,6 +141,8 @@ class SqliteConnections:
 
     def _stop(self) -> None:
         self._writer.stop(self._lock_wait_s)
+        if self.follower is not None:
+            self.follower.stop()
         self._closing = True
         self._wake_socket.stop()
         self._watcher.join()
@@ -182,6 +212,8 @@ class SqliteConnections:
 
     def _deliver(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
         is_news = any(map(_is_news, jobs, outcomes))
+        if is_news and self.follower is not None:
+            self.follower.add([*_commits(jobs, outcomes)])
         # The socket first, which releases the interpreter: once the loop is awake, both compete.
         if is_news:
             self._wake_socket.wake()
@@ -235,6 +267,13 @@ def _settle_in_threads(
         else:
             rest.append((job, outcome))
     return [job for job, _ in rest], [outcome for _, outcome in rest]
+
+
+def _commits(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> Iterator[tuple[Commit, Heads]]:
+    """Yield the commits that were written."""
+    for (command, _), outcome in zip(jobs, outcomes, strict=True):
+        if isinstance(command, Commit) and isinstance(outcome, Heads):
+            yield command, outcome
 
 
 def _is_news(job: Job, outcome: Outcome) -> bool:

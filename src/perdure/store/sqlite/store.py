@@ -45,7 +45,7 @@ from perdure.store.shared.queries import EntryQuery, ListingQuery
 from perdure.store.shared.signal import Signal, Subscribers
 from perdure.store.sqlite import reads
 from perdure.store.sqlite.commands import Claim, Reap, Renew
-from perdure.store.sqlite.connections import SqliteConnections, forks
+from perdure.store.sqlite.connections import CommitFollower, SqliteConnections, forks
 from perdure.store.sqlite.listings import entries_of, find_listed, stream_states
 from perdure.store.sqlite.open import (
     Connect,
@@ -67,7 +67,7 @@ class SqliteStore:
     `connect` opens connections of another SQLite than Python's own: it takes the path and returns
     what `sqlite3.connect` would, in autocommit mode and usable by any thread. The store uses
     `execute`, `executemany`, `close`, `in_transaction` and `Error` of a connection, and `fetchone`
-    and `fetchall` of a cursor.
+    and `fetchall` of a cursor. `follower` learns of each commit of this process.
     """
 
     lock_wait_s = 30.0  # after which a write that waits for another process is Unavailable
@@ -78,12 +78,14 @@ class SqliteStore:
         *,
         clock: Clock | None = None,
         connect: Connect | None = None,
+        follower: CommitFollower | None = None,
     ) -> None:
         if os.fspath(path) in {"", ":memory:"}:
             raise ValueError("a SQLite store needs a file; use MemoryStore for a store in memory")
         self._path = Path(path).absolute()
         self._clock = clock or WallClock()
         self._new_connection = connect or python_connect
+        self.follower = follower
         # The clock's own method: a drive calls it thirty times, and a wrapper would cost.
         self.now = self._clock.now
         self._signal = Signal()
@@ -115,6 +117,7 @@ class SqliteStore:
                     self._path, self._clock, lock, self._connect, self._signal, self.lock_wait_s
                 )
                 connections.on_broadcast = self._subscribers.publish
+                connections.follower = self.follower
                 connections.start()
                 self._connections = connections
 
@@ -133,6 +136,8 @@ class SqliteStore:
         """Write everything durably and return the new heads, or raise and write nothing."""
         heads: Any = await self._ready().write(check_commit(writes, puts, checks))
         self._commits += 1
+        if self.follower is not None and any(write.erase for write in writes):
+            await to_thread.run_sync(self.follower.write_now)  # so that nothing of it is left
         return heads  # type: ignore[no-any-return]
 
     async def claim(
@@ -251,6 +256,8 @@ class SqliteStore:
 
     def _prepare(self) -> WriteLock:
         """Create or migrate the file, and return the lock beside it."""
+        if self.follower is not None:
+            self.follower.prepare()
         check_path(self._path)
         lock = WriteLock(f"{self._path}.lock", mode_beside(self._path))
         try:
