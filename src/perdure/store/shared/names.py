@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -15,6 +16,7 @@ _LONGEST: Final = 200  # bytes; file systems allow 255, and callers append an ex
 _MARK: Final = "~"  # between the beginning and the digest of a shortened name
 
 
+@lru_cache(maxsize=4096)  # a mirrored folder has a name of the same session in several files
 def file_name(value: str) -> str:
     """Return the file name of an id; a long id is shortened to its beginning and a digest."""
     # A lone surrogate has no UTF-8 encoding; "surrogatepass" writes the bytes it would have.
