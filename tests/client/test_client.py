@@ -188,5 +188,7 @@ async def test_what_the_client_returns_equals_what_the_runtime_returns(
     assert (theirs.created_at, theirs.usage, theirs.seq) == (ours.created_at, ours.usage, ours.seq)
     assert [call.id for call in theirs.pending] == [call.id for call in ours.pending]
     (summary,) = [item async for item in client.summaries(agent="shop")]
+    assert await client.summary_page(agent="shop") == await rt.summary_page(agent="shop")
+    assert (await client.summary_page()).sessions == (summary,)
     assert {call.kind for call in summary.waiting_for} == {"approval", "question", "tool"}
     assert (await client.statistics()).total.created == 3

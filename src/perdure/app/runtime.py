@@ -84,7 +84,7 @@ from perdure.views.health import (
     Statistics,
 )
 from perdure.views.literals import PendingSort
-from perdure.views.sessions import Result, SessionSummary
+from perdure.views.sessions import Result, SessionSummary, SummaryPage
 from perdure.views.tasks import BackgroundTask, as_background
 from perdure.views.values import Content, metadata_texts, parse_duration
 
@@ -434,6 +434,21 @@ class Runtime:
                 yield summary
             if after is None:
                 return
+
+    async def summary_page(  # noqa: PLR0913 - keyword options
+        self,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        parent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        search: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SummaryPage:
+        """Return a page of `summaries`, at the beginning or after the `next` of another one."""
+        chosen = SessionFilter(None, state, agent, parent, metadata_texts(metadata), search)
+        return await self._verbs.recent_page(chosen, cursor, limit)
 
     async def stream(
         self,

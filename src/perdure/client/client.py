@@ -134,6 +134,26 @@ class Client:
             for session in page.sessions:
                 yield session
 
+    async def summary_page(  # noqa: PLR0913 - keyword options
+        self,
+        *,
+        state: str | None = None,
+        agent: str | None = None,
+        parent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        search: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SummaryPage:
+        """Return a page of `summaries`, at the beginning or after the `next` of another one.
+
+        A page has 500 sessions at most.
+        """
+        filters = {"state": state, "agent": agent, "parent": parent, "q": search}
+        page = {"limit": limit, "cursor": cursor, "sort": "updated"}
+        params = {**filters, **_metadata_params(metadata), **page}
+        return await self._tenant.read("GET", "/sessions", SummaryPage, params)
+
     async def stream(
         self,
         *,

@@ -200,6 +200,28 @@ def test_commands_of_a_task_print_the_same_and_exit_the_same(
         assert here.changed(there) == here.changed(at_home), command
 
 
+def test_a_list_continues_through_the_server_and_on_the_store_with_the_same_cursor(
+    here: Here,
+) -> None:
+    for session in ("page-1", "page-2", "page-3"):
+        here.waiting(session)
+    after, following, found = "", "", []
+    for number in range(3):
+        command = f"sessions list --search page- --limit 1 {after}"
+        there, at_home = here.remote(command), here.local(command)
+        assert here.same(there.stdout) == here.same(at_home.stdout)
+        assert ("There are more: perdure sessions list" in there.stdout) is (number < 2)
+        page = here.json(command)
+        of_store = json.loads(here.local(command, "--json").stdout)
+        assert of_store["next"] == page["next"]
+        found += [session["sessionID"] for session in page["sessions"]]
+        assert [session["sessionID"] for session in of_store["sessions"]] == found[-1:]
+        following = page["next"]
+        after = f"--after {following}"
+    assert found == ["page-3", "page-2", "page-1"]
+    assert following is None
+
+
 def test_a_session_goes_from_run_to_its_end(here: Here) -> None:
     calls = here.waiting("whole")
     approved = here.remote(f"approve {calls['refund']} --set cents=100 --note fine")

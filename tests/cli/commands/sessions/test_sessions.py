@@ -1,6 +1,7 @@
 """`perdure sessions …`: finding, listing, showing, exporting, cancelling."""
 
 import json
+import shlex
 import signal
 import time
 
@@ -45,11 +46,24 @@ def test_lists_can_be_narrowed(three: Shop, options: list[str], found: list[str]
 def test_a_list_has_as_many_of_the_newest_as_its_limit(three: Shop) -> None:
     listed = three.run("sessions", "list", "--limit", "2").stdout.splitlines()
     assert [row.split()[0] for row in listed[1:-1]] == ["other", "order-2"]
-    assert listed[-1] == "There are more than 2; list more with --limit."
+    assert listed[-1].startswith("There are more: perdure sessions list --limit 2 --after ")
     found = three.json("sessions", "list", "--limit", "1")
     assert [session["sessionID"] for session in found["sessions"]] == ["other"]
     assert len(three.run("sessions", "list", "--limit", "3").stdout.splitlines()) == 4
+    assert three.json("sessions", "list", "--limit", "3")["next"] is None
     assert three.run("sessions", "list", "--limit", "0").exit_code == 2
+
+
+def test_a_list_continues_with_the_command_that_it_prints(three: Shop) -> None:
+    options = ("--search", "or", "--older", "1ms", "--limit", "1")
+    printed = three.run("sessions", "list", *options).stdout.splitlines()
+    assert printed[1].split()[0] == "order-2"
+    command = shlex.split(printed[-1].removeprefix("There are more: perdure "))
+    assert command[2:8] == list(options)
+    rest = three.run(*command).stdout.splitlines()
+    assert [row.split()[0] for row in rest[1:]] == ["order-1"]
+    wrong = three.run("sessions", "list", "--after", "nowhere", "--json")
+    assert (wrong.exit_code, json.loads(wrong.stderr)["code"]) == (2, "CURSOR_INVALID")
 
 
 def test_ids_may_be_shortened_while_they_are_unique(three: Shop) -> None:

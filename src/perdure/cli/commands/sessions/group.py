@@ -1,5 +1,6 @@
 """`perdure sessions`, and its list of sessions."""
 
+from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import click
@@ -8,11 +9,12 @@ from perdure.cli.backend.console import Console, api_command
 from perdure.cli.settings import shared_options
 from perdure.cli.terminal.findings import problem_code
 from perdure.cli.terminal.terminal import age, line
-from perdure.views.durations import duration_ms
+from perdure.views.durations import duration_ms, format_ms
 from perdure.views.literals import RunState
 from perdure.views.sessions import SessionSummary
 
 LIMIT: Final = 50
+_LARGEST_PAGE: Final = 500  # of a server
 
 
 @click.group()
@@ -46,28 +48,49 @@ def sessions() -> None:
     metavar="N",
     help="List at most N sessions.",
 )
+@click.option("--after", metavar="CURSOR", help='Continue a list: its "next" with --json.')
 @api_command
-async def list_(console: Console, /, *, older: int | None, limit: int, **filters: Any) -> None:
+async def list_(
+    console: Console, /, *, older: int | None, limit: int, after: str | None, **filters: Any
+) -> None:
     """List sessions, newest first."""
     now = console.now()
-    newest: list[SessionSummary] = []
-    async for session in console.api.summaries(**filters):
-        if older is None or session.updated_at_ms <= now - older:
-            newest.append(session)
-        if len(newest) > limit:
+    typed = {**filters, "older": None if older is None else format_ms(older), "limit": limit}
+    shown: list[SessionSummary] = []
+    while True:
+        size = min(limit - len(shown), _LARGEST_PAGE)
+        page = await console.api.summary_page(limit=size, cursor=after, **filters)
+        shown += [item for item in page.sessions if _is_older(item, older, now)]
+        after = page.next
+        if after is None or len(shown) == limit:
             break
-    shown = newest[:limit]
     if console.settings.as_json:
         handles = [console.session(session.session_id, session.tenant) for session in shown]
         complete = [(await console.snapshot(handle)).to_json() for handle in handles]
-        console.print_json({"sessions": complete, "next": None})
-    elif shown:
-        rows = [_row(session, now) for session in shown]
-        console.print_table(("ID", "AGENT", "STATE", "UPDATED", "FIRST MESSAGE"), rows)
-    else:
+        console.print_json({"sessions": complete, "next": after})
+        return
+    _print_table(console, shown, now)
+    if after is not None:
+        console.print(f"There are more: {_command(console, {**typed, 'after': after})}", dim=True)
+
+
+def _is_older(session: SessionSummary, older: int | None, now: int) -> bool:
+    return older is None or session.updated_at_ms <= now - older
+
+
+def _command(console: Console, options: Mapping[str, Any]) -> str:
+    """Return the command that lists sessions with these options."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    words = [word for name, value in chosen.items() for word in (f"--{name}", str(value))]
+    return console.settings.command("sessions", "list", *words)
+
+
+def _print_table(console: Console, shown: list[SessionSummary], now: int) -> None:
+    if not shown:
         console.print("No sessions found.")
-    if len(newest) > limit:
-        console.print(f"There are more than {limit}; list more with --limit.", dim=True)
+        return
+    rows = [_row(session, now) for session in shown]
+    console.print_table(("ID", "AGENT", "STATE", "UPDATED", "FIRST MESSAGE"), rows)
 
 
 def _row(session: SessionSummary, now: int) -> tuple[str, ...]:

@@ -4,9 +4,10 @@
 """
 
 import hashlib
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.core.log import events
 from perdure.core.roles import Permit
@@ -43,6 +44,7 @@ from perdure.views.bodies import (
     MessageBody,
     NewSessionBody,
 )
+from perdure.views.cursors import decode_cursor, encode_cursor
 from perdure.views.health import AgentInfo
 from perdure.views.sessions import (
     DeletedSession,
@@ -50,9 +52,12 @@ from perdure.views.sessions import (
     PermissionList,
     Result,
     SessionSummary,
+    SummaryPage,
 )
 
 T = TypeVar("T")
+
+_COUNT: Final = re.compile(r"[0-9]{1,15}")  # of all sessions, in the cursor of a list
 
 
 class Sent(NamedTuple):
@@ -123,6 +128,27 @@ class SessionVerbs:
         visible = replace(chosen, tenant=self.caller.tenant)
         summaries, following = await recent_sessions(self.service, visible, after, limit, most)
         return [self._views.summary(summary) for summary in summaries], following
+
+    async def recent_page(
+        self, chosen: SessionFilter, cursor: str | None, limit: int
+    ) -> SummaryPage:
+        """Return a page of sessions, the last changed first. Raises Refused for a bad cursor.
+
+        Its cursor has their number, so that only the first page counts them.
+        """
+        position = decode_cursor(cursor)
+        if position is None:
+            after, count = None, await self.count(chosen)
+        else:
+            at, key, counted = position
+            after, count = f"0:{at}:{key}", int(counted) if _COUNT.fullmatch(counted) else None
+        summaries, last = await self.recent(chosen, after, limit)
+        following = None
+        if last is not None:
+            _, at_text, key = last.split(":", 2)
+            counted = "" if count is None else str(count)
+            following = encode_cursor((max(int(at_text), 0), key, counted))
+        return SummaryPage(sessions=tuple(summaries), count=count, next=following)
 
     async def count(self, chosen: SessionFilter) -> int | None:
         """Return the number of sessions that match; None if only their entries tell."""

@@ -6,12 +6,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
 from perdure.core.webhooks.deliveries import DeliveryRecord
-from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import ADMINISTERS, READS, RequestScope
 from perdure.serve.http.parameters import ByQuery, Name
 from perdure.serve.http.responses import json_response
 from perdure.serve.http.table import Route, tagged, value_or_none
 from perdure.views.base import wire_name
+from perdure.views.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.views.health import Delivery, DeliveryDetails, DeliveryPage
 
 Status = Literal["waiting", "delivered", "dead", "withdrawn"]

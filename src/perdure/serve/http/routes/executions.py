@@ -8,13 +8,13 @@ import anyio
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
-from perdure.serve.http.cursors import cursor_meta
 from perdure.serve.http.dependencies import OPERATES, READS, RequestScope
 from perdure.serve.http.parameters import ACCEPT
 from perdure.serve.http.responses import json_response
 from perdure.serve.http.sse import EventStreamResponse, is_stream_requested, item_frames
 from perdure.serve.http.table import Binary, EventStream, Route, tagged, value_or_none
 from perdure.views.base import View
+from perdure.views.cursors import cursor_meta
 from perdure.views.task_bodies import CommandBody
 from perdure.views.tasks import (
     Execution,

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from perdure.core.roles import Permit
 from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
-from perdure.serve.http.cursors import bad_cursor, cursor_meta, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import DECIDES, OPERATES, READS_TOOL_CALLS, RequestScope
 from perdure.serve.http.parameters import ByQuery, Name, wait_seconds
 from perdure.serve.http.responses import json_response
@@ -18,6 +17,7 @@ from perdure.serve.http.table import Route, tagged, value_or_none
 from perdure.views.base import view_as, wire_name
 from perdure.views.bodies import ApproveBody, DecisionsBody, DenyBody, RespondBody, Wait
 from perdure.views.calls import DecidedCall, PendingCall, PendingPage
+from perdure.views.cursors import bad_cursor, cursor_meta, decode_cursor, encode_cursor
 from perdure.views.literals import Audience, CallKind, PendingSort, PendingStatus
 from perdure.views.sessions import DecidedCalls, DecisionReceipt, Result
 

@@ -1,6 +1,5 @@
 """Routes of sessions: create, list, show, resume, cancel, fork, compact, change, delete."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
@@ -9,7 +8,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.responses import Response
 
 from perdure.runtime.sessions.listing import SessionFilter
-from perdure.serve.http.cursors import Cursor, PagePosition, decode_cursor, encode_cursor
 from perdure.serve.http.dependencies import ADMINISTERS, OPERATES, READS, RequestScope
 from perdure.serve.http.parameters import KEY, Name, wait_seconds
 from perdure.serve.http.responses import json_response
@@ -23,12 +21,11 @@ from perdure.views.bodies import (
     Wait,
     WaitBody,
 )
+from perdure.views.cursors import Cursor, decode_cursor, encode_cursor
 from perdure.views.literals import RunState
 from perdure.views.sessions import DeletedSession, Result, SessionPage, SummaryPage
 
 Digest = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
-
-_COUNT: Final = re.compile(r"[0-9]{1,15}")  # of all sessions, in the cursor of a list
 
 
 # --- all sessions ---------------------------------------------------------------------------------
@@ -81,31 +78,13 @@ async def list_sessions(scope: RequestScope, query: SessionQuery) -> SessionPage
         query.metadata,
         value_or_none(query.q),
     )
-    position = decode_cursor(query.cursor)
     if query.sort == "updated":
-        return await _recent_sessions(scope, chosen, position, query.limit)
+        return await scope.sessions.recent_page(chosen, value_or_none(query.cursor), query.limit)
+    position = decode_cursor(query.cursor)
     after = None if position is None else position[1]
     sessions, last = await scope.sessions.page(chosen, after, query.limit)
     next_cursor = None if last is None else encode_cursor((0, last, ""))
     return SessionPage(sessions=sessions, next=next_cursor)
-
-
-async def _recent_sessions(
-    scope: RequestScope, chosen: SessionFilter, position: PagePosition | None, limit: int
-) -> SummaryPage:
-    verbs, after = scope.sessions, None
-    if position is None:
-        count = await verbs.count(chosen)
-    else:
-        at, key, counted = position
-        after, count = f"0:{at}:{key}", int(counted) if _COUNT.fullmatch(counted) else None
-    summaries, last = await verbs.recent(chosen, after, limit)
-    next_cursor = None
-    if last is not None:
-        _, at_text, key = last.split(":", 2)
-        counted = "" if count is None else str(count)
-        next_cursor = encode_cursor((max(int(at_text), 0), key, counted))
-    return SummaryPage(sessions=tuple(summaries), count=count, next=next_cursor)
 
 
 # --- one session ----------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def encode_cursor(position: PagePosition) -> str:
     return f"{number}.{first.encode().hex()}.{second.encode().hex()}"
 
 
-def decode_cursor(cursor: str | UnsetType) -> PagePosition | None:
+def decode_cursor(cursor: str | UnsetType | None) -> PagePosition | None:
     """Return the position in a cursor; None for the beginning. Raises Refused."""
-    if isinstance(cursor, UnsetType):
+    if cursor is None or isinstance(cursor, UnsetType):
         return None
     if re.fullmatch(_CURSOR, cursor) is None:
         raise bad_cursor()
