@@ -135,8 +135,14 @@ def _write_database(folder: Path, work: Path) -> None:
 
 def _write_files(folder: Path, work: Path) -> None:
     _write_in_process(f"files:{folder}/files", work / "tasks-of-files")
-    for name in ("lock", "mirror.lock"):
-        (folder / "files" / ".perdure" / name).unlink(missing_ok=True)
+    own = folder / "files" / ".perdure"
+    with closing(sqlite3.connect(own / "store.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for path in own.iterdir():  # locks, sockets, and what the next start writes again
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in ("store.db", "journal.jsonl"):
+            path.unlink()
 
 
 def _write_postgres(folder: Path, work: Path, url: str) -> None:

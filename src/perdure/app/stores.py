@@ -87,7 +87,10 @@ def default_tasks_root(store: str | Store) -> Path | None:
     It is absolute, as the path of the store is: a program may change its folder later.
     """
     if not isinstance(store, str):
-        path = getattr(store, "path", None)
+        from perdure.store.files.store import mirror_of
+
+        mirror = mirror_of(store)
+        path = getattr(store, "path", None) if mirror is None else mirror.base
     elif store.startswith("sqlite:///"):
         path = store.removeprefix("sqlite:///")
     elif store.startswith("files:"):

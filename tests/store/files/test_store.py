@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from perdure.app.layouts import SessionFiles
+from perdure.app.stores import default_tasks_root
 from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt, Refused
 from perdure.store.base import DELETE, Put, Record, Slice, Write
@@ -400,3 +401,7 @@ async def test_a_session_of_any_id_stays_in_the_folder(tmp_path: Path) -> None:
             assert (await store.read(session_stream(tenant, session))).head == 1
     assert names(tmp_path) == ["base"]
     assert len(list(base.glob("*/events.jsonl"))) == len(ids)
+
+
+def test_the_tasks_of_a_folder_are_beside_it(tmp_path: Path) -> None:
+    assert default_tasks_root(files_store(tmp_path / "shop")) == tmp_path / "shop.tasks"
