@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 
 import click
 import pytest
 
+from perdure.cli.groups import LateGroup
 from perdure.cli.root import COMMANDS, cli
 
 PROGRAM = """
@@ -30,6 +33,7 @@ with redirect_stdout(io.StringIO()):
         except SystemExit as end:
             assert not end.code, name
         heavy = {"asyncio", "perdure.app", "perdure.client", "perdure.runtime.sessions.service"}
+        heavy |= {"anyio", "msgspec", "pydantic", "rich", "perdure.store", "perdure.tasks"}
         loaded = heavy & set(sys.modules)
         assert not loaded, (name, loaded)
         assert name or not any(module.startswith("perdure.cli.commands.") for module in sys.modules)
@@ -82,13 +86,35 @@ def test_help_does_not_load_the_models_of_the_configuration(args: list[str]) -> 
     assert "pydantic" not in shown.rpartition("LOADED")[2].split()
 
 
-def test_help_of_no_command_loads_the_runtime_or_the_client() -> None:
+def test_help_of_no_command_or_group_loads_what_only_a_command_that_runs_needs() -> None:
     """The help of `perdure` itself loads no command either."""
     subprocess.run([sys.executable, "-c", RUNTIME], check=True)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_root_command_lists_each_command_as_the_command_describes_itself(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    assert command.get_short_help_str(1_000) == COMMANDS[name][1]
+def late_groups() -> list[tuple[str, LateGroup]]:
+    """Return the root command and its groups whose commands are loaded when they are typed."""
+    commands = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}
+    groups = [(name, item) for name, item in commands.items() if isinstance(item, LateGroup)]
+    return [("perdure", cli), *groups]
+
+
+@pytest.mark.parametrize("group", [pytest.param(group, id=name) for name, group in late_groups()])
+def test_a_group_lists_each_command_as_the_command_describes_itself(group: LateGroup) -> None:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        assert (command.name, command.get_short_help_str(1_000)) == (name, group.contents[name][1])
+
+
+@pytest.mark.parametrize("group", [pytest.param(group, id=name) for name, group in late_groups()])
+def test_a_group_lists_every_command_that_its_modules_add(group: LateGroup) -> None:
+    package = import_module(group.package)
+    for module in iter_modules(package.__path__, f"{group.package}."):
+        import_module(module.name)
+    assert set(group.commands) <= set(group.contents)
+
+
+def test_a_group_knows_no_command_that_it_does_not_list() -> None:
+    for _, group in late_groups():
+        assert group.get_command(click.Context(group), "group") is None

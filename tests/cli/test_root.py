@@ -182,7 +182,7 @@ def test_an_unforeseen_error_is_one_line_unless_asked_for_more(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr("perdure.app.Runtime.summaries", broken)
+    monkeypatch.setattr("perdure.app.Runtime.summary_page", broken)
     told = shop.run("sessions", "list")
     assert told.exit_code == 1
     hint = "hint: run the command again with -v to see the traceback"

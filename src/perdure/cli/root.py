@@ -9,13 +9,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem
 
 from perdure.cli.exit_codes import INTERRUPTED
+from perdure.cli.groups import LateGroup
 from perdure.cli.process import skip_final_collection
 from perdure.cli.settings import Settings, shared_options
 from perdure.cli.terminal.terminal import clean
@@ -26,12 +25,15 @@ _HINT: Final = re.compile(r"perdure (pending|sessions|tasks) [a-z]+( [\w@.:-]+)?
 # The module of each command, and the first line of its help: --help and completion load none.
 COMMANDS: Final = {
     "agents": ("agents", "Inspect the configured agents."),
-    "approve": ("pending", "Approve calls, all or none; a single one also with changed arguments."),
+    "approve": (
+        "pending.decisions",
+        "Approve calls, all or none; a single one also with changed arguments.",
+    ),
     "chat": ("chat", "Talk with AGENT, and decide approvals inline."),
     "config": ("config", "Check the configuration."),
-    "db": ("db", "Inspect, back up, migrate and copy the database."),
+    "db": ("db", "Inspect, back up, migrate, convert and copy the database."),
     "demo": ("demo", "Watch a session survive while two workers are killed."),
-    "deny": ("pending", "Deny calls, all or none, so that they never run."),
+    "deny": ("pending.decisions", "Deny calls, all or none, so that they never run."),
     "doctor": ("doctor", "Check the store, or one SESSION."),
     "init": ("init", "Create a project that runs at once, offline, and has a test."),
     "mcp": ("mcp", "Serve tasks and agents to one MCP client, on stdin and stdout."),
@@ -45,33 +47,14 @@ COMMANDS: Final = {
 }
 
 
-class Root(click.Group):
-    """A group whose commands are loaded when they are typed, and return their exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
-        del ctx
-        return sorted(COMMANDS)
+class Root(LateGroup):
+    """The root command: its commands return their exit codes."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, from its module."""
+        """Return a command, which is in its module under its name."""
         del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"perdure.cli.commands.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command | None = getattr(self.load(cmd_name), cmd_name, None)
         return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first lines of the commands."""
-        stand_ins = [click.Command(name, help=text) for name, (_, text) in COMMANDS.items()]
-        click.Group(commands=stand_ins).format_commands(ctx, formatter)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands and options that begin so."""
-        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        items = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
-        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Run a command and exit with its code. Expected errors print no traceback."""
@@ -165,6 +148,8 @@ def _print_error(error_json: dict[str, Any], exit_code: int, *, as_json: bool) -
 
 @click.group(
     cls=Root,
+    package="perdure.cli.commands",
+    contents=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="perdure", message="%(prog)s %(version)s")

@@ -6,21 +6,9 @@ from typing import Any
 
 import click
 
-from perdure.cli.backend.console import Console, with_api
-from perdure.cli.commands.continuation import continue_session, print_left
 from perdure.cli.commands.option_types import change, json_object
-from perdure.cli.commands.pending.group import find_call, pending
-from perdure.cli.commands.pending.settlement import (
-    Options,
-    print_recorded,
-    settle,
-    settle_options,
-    settled_json,
-)
-from perdure.cli.recent import remember_session
+from perdure.cli.commands.pending.group import Options, pending, settle_options
 from perdure.cli.settings import Settings
-from perdure.core.pending.record import Verb
-from perdure.core.session.permissions import parse_rule
 
 
 def _decision_options(noun: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -100,6 +88,8 @@ def deny(
 def _decide(
     settings: Settings, verb: str, typed_ids: Sequence[str], fields: Options, options: Options
 ) -> int:
+    from perdure.cli.commands.pending.settlement import decide_all, settle
+
     remember, all_tools = _remembered(options)
     if len(typed_ids) == 1:
         fields |= {"remember": remember, "all_tools": all_tools}
@@ -109,38 +99,15 @@ def _decide(
     fields |= {"decision": verb, "remember": remember, "allTools": all_tools}
     choice = {name: value for name, value in fields.items() if value is not None}
 
-    async def main(console: Console) -> None:
-        await _decide_all(console, verb, typed_ids, choice, options)
-
-    return with_api(settings, main)
+    return decide_all(settings, verb, typed_ids, choice, options)
 
 
 def _remembered(options: Options) -> tuple[bool | str, bool]:
     """Return what to remember; ask about a rule that covers every tool."""
+    from perdure.core.session.permissions import parse_rule
+
     rule, is_confirmed = options.pop("rule"), options.pop("yes")
     if rule and not is_confirmed and parse_rule(rule).is_every_tool and sys.stdin.isatty():
         question = f"The rule {rule!r} covers every tool of the session. Remember it?"
         is_confirmed = click.confirm(question, err=True)
     return rule or options.pop("remember"), is_confirmed
-
-
-async def _decide_all(
-    console: Console, verb: str, typed_ids: Sequence[str], choice: Options, options: Options
-) -> None:
-    """Decide about several calls in one commit; then continue each of their sessions."""
-    typed_calls = [await find_call(console, item, Verb(verb)) for item in typed_ids]
-    before = {call.id: call for call in typed_calls}  # each once
-    decisions: dict[str, Any] = dict.fromkeys(before, choice)
-    calls = await console.api.decide(decisions, by=options["by"])
-    for call in calls:
-        console.name_session(call.session_id)
-        print_recorded(console, verb, before[call.id], call)
-    remember_session(console.settings, calls[-1].session_id)
-    if console.settings.as_json:
-        console.print_json({"decisions": [settled_json(call) for call in calls]})
-    decided = [call for call in calls if not call.missing_approvals]
-    for call in {(call.tenant, call.session_id): call for call in decided}.values():
-        if options["no_run"]:
-            print_left(console, call)
-        else:
-            await continue_session(console, call, wait=False)

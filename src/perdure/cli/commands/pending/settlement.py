@@ -1,6 +1,6 @@
 """`perdure pending respond`, `result`, `error` and `cancel`: one call gets its outcome."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -8,17 +8,16 @@ import click
 from perdure.cli.backend.console import Console, with_api
 from perdure.cli.commands.continuation import continue_session, print_left
 from perdure.cli.commands.option_types import file_text, json_object, json_value, text_or_stdin
-from perdure.cli.commands.pending.group import find_call, pending
+from perdure.cli.commands.pending.calls import find_call
+from perdure.cli.commands.pending.group import Options, pending, settle_options
 from perdure.cli.recent import remember_session
-from perdure.cli.settings import Settings, by_option, with_settings
+from perdure.cli.settings import Settings
 from perdure.cli.terminal.terminal import call_text, line, plural, value_text
 from perdure.core.json_values import UNKNOWN_ARGUMENT
 from perdure.core.pending.answers import parse_answer
 from perdure.core.pending.record import Verb
 from perdure.errors import Refused
 from perdure.views.calls import DecidedCall, PendingCall
-
-Options = dict[str, Any]
 
 _DONE: Final = {
     "approve": "approved",
@@ -29,23 +28,6 @@ _DONE: Final = {
     "cancel": "cancelled",
 }
 _METHODS: Final = {"result": "submit_result", "error": "submit_error"}
-
-
-def settle_options(
-    command: Callable[..., int], argument: Callable[[Any], Any] | None = None
-) -> Callable[..., int]:
-    """Add the options of every command that settles a call."""
-    for decorate in (
-        with_settings,
-        click.option(
-            "--wait", is_flag=True, help="Follow the session; exit codes are those of run."
-        ),
-        click.option("--no-run", is_flag=True, help="Record only; leave the session to a worker."),
-        by_option,
-        argument or click.argument("pending_id", metavar="ID"),
-    ):
-        command = decorate(command)
-    return command
 
 
 def _output_options(text_help: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -196,3 +178,29 @@ def print_recorded(console: Console, verb: str, before: PendingCall, call: Decid
     ]
     with_edits = f"  ({', '.join(edits)})" if edits else ""
     console.print(f"✓ {done} {shown}{author}{with_edits}{more}")
+
+
+def decide_all(
+    settings: Settings, verb: str, typed_ids: Sequence[str], choice: Options, options: Options
+) -> int:
+    """Decide about several calls in one commit; then continue each of their sessions."""
+
+    async def main(console: Console) -> None:
+        typed_calls = [await find_call(console, item, Verb(verb)) for item in typed_ids]
+        before = {call.id: call for call in typed_calls}  # each once
+        decisions: dict[str, Any] = dict.fromkeys(before, choice)
+        calls = await console.api.decide(decisions, by=options["by"])
+        for call in calls:
+            console.name_session(call.session_id)
+            print_recorded(console, verb, before[call.id], call)
+        remember_session(settings, calls[-1].session_id)
+        if settings.as_json:
+            console.print_json({"decisions": [settled_json(call) for call in calls]})
+        decided = [call for call in calls if not call.missing_approvals]
+        for call in {(call.tenant, call.session_id): call for call in decided}.values():
+            if options["no_run"]:
+                print_left(console, call)
+            else:
+                await continue_session(console, call, wait=False)
+
+    return with_api(settings, main)

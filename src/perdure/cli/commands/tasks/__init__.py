@@ -1,6 +1,5 @@
 """`perdure tasks …`."""
 
-from perdure.cli.commands.tasks import background, checkpoints, executions, files, lifecycle, logs
 from perdure.cli.commands.tasks.group import tasks
 
-__all__ = ["background", "checkpoints", "executions", "files", "lifecycle", "logs", "tasks"]
+__all__ = ["tasks"]

@@ -6,7 +6,8 @@ from perdure.cli.backend.console import Console, api_command
 from perdure.cli.backend.find import find_session, find_task
 from perdure.cli.commands.continuation import continue_session, print_left
 from perdure.cli.commands.option_types import text_or_stdin
-from perdure.cli.commands.tasks.group import print_line, print_waiting, task_command, tasks
+from perdure.cli.commands.tasks.any_task import print_waiting
+from perdure.cli.commands.tasks.group import print_line, task_command, tasks
 from perdure.cli.exit_codes import FAILED, TIMED_OUT
 from perdure.cli.terminal.terminal import plural
 from perdure.core.session.children import ACTIVE

@@ -1,45 +1,88 @@
-"""`perdure tasks`: list, show, cancel and delete tasks of every kind."""
+"""`perdure tasks`: its commands, the modules that have them, and what these share."""
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
-from perdure.cli.backend.console import Console, api_command
-from perdure.cli.backend.find import find_session, find_task
+from perdure.cli.backend.console import Console
+from perdure.cli.groups import LateGroup
 from perdure.cli.settings import shared_options
-from perdure.cli.terminal.interrupts import is_confirmed
-from perdure.cli.terminal.terminal import age, line, plural
-from perdure.core.pending.record import APPROVER_KINDS
-from perdure.runtime.diagnosis.tasks import decision_command, waiting_text
-from perdure.views.base import iso
-from perdure.views.tasks import AnyTask, BackgroundTask, SandboxTask, TaskPage
 
-_STATUSES: Final = ("pending", "running", "completed", "failed", "cancelled", "error", "resumed")
-_LONGEST_NAME: Final = 40
+CONTENTS: Final = {
+    "attach": ("lifecycle", "Attach an agent; the first one starts the task."),
+    "cancel": ("any_task", "Cancel a task that has not ended."),
+    "cancel-exec": ("executions", "Stop a command of a task, in any process; the task goes on."),
+    "checkpoint": ("checkpoints", "Take a checkpoint of a task's state, log and workspace."),
+    "checkpoints": ("checkpoints", "List the checkpoints of a task, newest first."),
+    "clear": (
+        "background",
+        "Cancel the running background agents of a session, and hide all of them in lists.",
+    ),
+    "complete": ("lifecycle", "Complete a running task."),
+    "create": ("lifecycle", "Create a task, with a folder for its files."),
+    "decisions": ("logs", "Print the decisions of a task's agents, with their reasons."),
+    "delete": ("any_task", "Delete a task with everything it has."),
+    "delete-checkpoint": (
+        "checkpoints",
+        "Delete a checkpoint, and the content that no other one needs.",
+    ),
+    "detach": ("lifecycle", "Detach an agent; the task goes on without it."),
+    "diff": ("checkpoints", "Print the files that changed since a checkpoint, or between two."),
+    "exec": (
+        "executions",
+        "Run a command in a task's workspace, confined, and exit with its exit code.",
+    ),
+    "executions": (
+        "executions",
+        "List the commands of a task, or print the output of one and follow it.",
+    ),
+    "export": (
+        "checkpoints",
+        "Write a checkpoint into a new FILE, from which any task can import it.",
+    ),
+    "fail": ("lifecycle", "Fail a running task, with its error."),
+    "files": ("files", "List the files of a task's workspace, or of one FOLDER of it."),
+    "get": ("files", "Copy a file of a task's workspace to FILE, or print it."),
+    "import": ("checkpoints", "Add the checkpoint in FILE, which `export` has written, to a task."),
+    "list": ("any_task", "List tasks of every kind, newest first."),
+    "logs": ("logs", "Print the log of a task, oldest first."),
+    "output": ("background", "Print the output of a background agent."),
+    "put": ("files", "Copy FILE, or standard input (-), into a task's workspace."),
+    "restore": (
+        "checkpoints",
+        "Go back to a checkpoint; with PATHs, only for these files and folders.",
+    ),
+    "resume": ("background", "Send a follow-up to a background agent that has completed."),
+    "show": ("any_task", "Show a task."),
+    "start": ("lifecycle", "Start a pending task with its first agent."),
+    "verify": (
+        "checkpoints",
+        "Check that a checkpoint can be restored: every file of it is there, and unchanged.",
+    ),
+}
 _SECTIONS: Final = {
     "Tasks of every kind": ("list", "show", "cancel", "delete"),
     "Background agents": ("output", "resume", "clear"),
 }
 
 
-class TaskGroup(click.Group):
+class TaskGroup(LateGroup):
     """Group whose help lists the commands of each kind of task by themselves."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in sections; sandbox tasks have all that no other section names."""
         names = self.list_commands(ctx)
-        limit = formatter.width - 6 - max(map(len, names))
+        limit, stand_ins = formatter.width - 6 - max(map(len, names)), self.stand_ins()
         elsewhere = {name for section in _SECTIONS.values() for name in section}
         sandbox = tuple(name for name in names if name not in elsewhere)
         for title, section in {**_SECTIONS, "Sandbox tasks": sandbox}.items():
-            rows = [(name, self.commands[name].get_short_help_str(limit)) for name in section]
+            rows = [(name, stand_ins[name].get_short_help_str(limit)) for name in section]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
-@click.group(cls=TaskGroup)
+@click.group(cls=TaskGroup, package=__package__, contents=CONTENTS)
 @shared_options
 def tasks() -> None:
     """Tasks: background agents, and work that several agents and people share."""
@@ -58,149 +101,3 @@ def task_command(**settings: Any) -> Callable[[Callable[..., Any]], click.Comman
 def print_line(console: Console, view: Any, text: str) -> None:
     """Print what has happened as one line; with --json, the view."""
     console.print_either(view, lambda: console.print(text))
-
-
-@tasks.command(name="list")
-@click.option("--status", type=click.Choice(_STATUSES), help="List only tasks with this status.")
-@click.option("--owner", metavar="NAME", help="List only tasks of this owner.")
-@click.option(
-    "--kind", type=click.Choice(["sandbox", "background"]), help="List only tasks of this kind."
-)
-@click.option("--parent", metavar="SESSION", help="List only background agents of this session.")
-@click.option("--limit", type=int, default=50, show_default=True, help="List at most so many.")
-@click.option("--offset", type=int, default=0, show_default=True, help="Leave out the newest.")
-@api_command
-async def list_(console: Console, /, *, parent: str | None, **filters: Any) -> None:
-    """List tasks of every kind, newest first."""
-    if parent is not None:
-        parent = (await find_session(console, parent)).session_id
-    page = await console.api.tasks.list({**filters, "parent": parent})
-    console.print_either(page, lambda: _print_tasks(console, page))
-
-
-def _print_tasks(console: Console, page: TaskPage) -> None:
-    if not page.tasks:
-        console.print("No tasks found.")
-        return
-    now = console.now()
-    rows = [
-        (
-            task.id,
-            task.kind,
-            _status(task),
-            line(task.name, _LONGEST_NAME),
-            (task.owner if isinstance(task, SandboxTask) else task.parent) or "-",
-            ", ".join(task.agents) or "-",
-            age(now - task.updated_at_ms),
-        )
-        for task in page.tasks
-    ]
-    console.print_table(("ID", "KIND", "STATUS", "NAME", "OWNER", "AGENTS", "UPDATED"), rows)
-    for task in page.tasks:
-        if isinstance(task, BackgroundTask):
-            print_waiting(console, task, f"{task.id} ")
-            _print_findings(console, task)
-    if page.count > len(rows):
-        console.print(f"{len(rows)} of {plural(page.count, 'task')}", dim=True)
-
-
-def print_waiting(console: Console, task: BackgroundTask, subject: str = "") -> None:
-    """Print the calls for which a background agent waits: who decides each, and how."""
-    for row in (waiting.to_json() for waiting in task.waiting_for):
-        command = console.settings.complete(decision_command(row))
-        console.print(f"{subject}{waiting_text(row)}: {command}")
-
-
-def _print_findings(console: Console, task: AnyTask) -> None:
-    """Print what is wrong with a task: not that it waits for its calls."""
-    for finding in task.findings:
-        if finding.severity in ("warning", "error"):
-            console.print(finding.text.replace("\n", "\n  "))
-
-
-def _status(task: AnyTask) -> str:
-    """Return the status; a background agent that got follow-ups is marked."""
-    has_follow_ups = isinstance(task, BackgroundTask) and task.resume_count > 0
-    mark = " (resumed)" if has_follow_ups and task.status != "resumed" else ""
-    return f"{task.status}{mark}"
-
-
-@task_command()
-@api_command
-async def show(console: Console, task_id: str) -> None:
-    """Show a task."""
-    task = await find_task(console.api, task_id)
-    shown = await console.api.tasks.get(task.id)
-    console.print_either(shown, lambda: _print_task(console, shown))
-
-
-_SHARED: Final = ("owner", "agents", "createdAt", "updatedAt", "host", "metadata", "result")
-_BACKGROUND: Final = (
-    *("agent", "sessionID", "parent", "resumeCount", "createdAt", "updatedAt", "output", "error"),
-)
-
-
-def _print_task(console: Console, task: AnyTask) -> None:
-    """Print the fields of a task, and what can be typed next."""
-    console.print(f"{line(task.name)}: {_status(task)}", bold=True)
-    console.print_result(f"  id: {task.id}")
-    console.print_result(f"  kind: {task.kind}")
-    fields = task.to_json()
-    fields |= {"createdAt": iso(task.created_at_ms), "updatedAt": iso(task.updated_at_ms)}
-    for name in _BACKGROUND if isinstance(task, BackgroundTask) else _SHARED:
-        if (value := fields[name]) not in (None, {}, []):
-            console.print_result(f"  {name}: {_text(value)}")
-    _print_findings(console, task)
-    if isinstance(task, BackgroundTask):
-        _print_next(console, task)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict) and "code" in value and "error" in value:
-        hint = f" ({value['hint']})" if value.get("hint") else ""
-        return f"{value['code']}: {value['error']}{hint}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _print_next(console: Console, task: BackgroundTask) -> None:
-    settings, task_id = console.settings, task.id
-    print_waiting(console, task)
-    for call in task.pending:
-        if call.kind not in APPROVER_KINDS:
-            show = settings.command("pending", "show", call.id)
-            console.print(f"waits for {line(call.tool)}: {show}")
-    if task.status == "completed":
-        resume = settings.command("tasks", "resume", task_id, "MESSAGE")
-        console.print(f"send it a follow-up: {resume}", dim=True)
-    elif task.status in ("running", "resumed"):
-        wait = settings.command("tasks", "output", task_id, "--block")
-        console.print(f"wait for it: {wait}", dim=True)
-
-
-@task_command()
-@api_command
-async def cancel(console: Console, task_id: str) -> None:
-    """Cancel a task that has not ended."""
-    task = await find_task(console.api, task_id)
-    changed = await console.api.tasks.cancel(task.id)
-    print_line(console, changed, f"task {changed.id} is {changed.status}")
-
-
-@task_command()
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@api_command
-async def delete(console: Console, task_id: str, *, yes: bool) -> int:
-    """Delete a task with everything it has. This cannot be undone.
-
-    That is the log, checkpoints and files of a shared task; the session of a background agent and
-    all that it launched.
-    """
-    task = await find_task(console.api, task_id)
-    target = f"task {task.id} with its files"
-    if isinstance(task, BackgroundTask):
-        target = f"task {task.id} with its session {task.session_id} and its children"
-    if not is_confirmed(target, yes=yes):
-        return 1
-    deleted = await console.api.tasks.delete(task.id)
-    print_line(console, deleted, deleted.message)
-    return 0
