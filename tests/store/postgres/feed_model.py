@@ -317,7 +317,7 @@ def _use_rows(world: World, n: int) -> None:
             world.buffer = world.buffer._replace(items=items)
         cursor = row
     world.set_reader(n, is_held=count < len(rows))
-    if count:
+    if count == len(rows):
         world.set_reader(n, doing="idle", reply=())
     else:
         _ask(world, n, rows[-1])

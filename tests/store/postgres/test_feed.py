@@ -106,6 +106,27 @@ async def test_a_transaction_is_waited_for_that_has_a_position_and_no_id_yet(
     assert [one.data for one in (await store.tail(start)).records] == [b"late", b"b"]
 
 
+async def test_records_on_both_sides_of_a_permanent_gap_come_in_one_answer(
+    store: PostgresStore, other: Other
+) -> None:
+    """E15: a reader that waits for the next change must not wait for what is there already."""
+    await make(store, "slow", "s")
+    start = (await store.tail("$")).cursor
+    await store.commit([Write("s", [record("a")])])
+    await other.execute("BEGIN")
+    await other.execute(APPEND)
+    await other.execute("ROLLBACK")
+    await store.commit([Write("s", [record("b")])])
+    feed = await store.tail(start)
+    assert ([one.data for one in feed.records], feed.is_held) == ([b"a", b"b"], False)
+    await other.execute("BEGIN")
+    await other.execute(APPEND)
+    await store.commit([Write("s", [record("c")])])
+    feed = await store.tail(start)
+    assert ([one.data for one in feed.records], feed.is_held) == ([b"a", b"b"], True)
+    assert dict((await store.growth(start)).heads) == {"s": 3}
+
+
 async def test_a_crashed_server_leaves_gaps_that_hold_nothing_up(
     start_postgres: StartPostgres,
 ) -> None:

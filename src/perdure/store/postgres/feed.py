@@ -74,18 +74,22 @@ class PostgresFeed:
     async def after(self, position: int, limit: int) -> Feed:
         """Return records after a position, each exactly once.
 
-        At a gap it waits a moment, since usually a commit is in progress.
+        At a gap it asks who may still fill it, and reads again if nobody can. Before the first
+        record it waits a moment, since usually a commit is in progress.
         """
+        records, count = list[Record](), 0
         for pause_s in (*_PAUSES_S, 0.0):
             final = self._final.last
             visible, records = await self._read(position, limit)
             count = FinalPositions.count_final([r.pos for r in records], position, final)
-            if count or not records:
-                return _feed(records, count, position)
+            if count == len(records):
+                break
             await self._note_appenders(visible)
-            if self._final.last < records[0].pos:
+            if self._final.last < records[count].pos:
+                if count:
+                    break
                 await asyncio.sleep(pause_s)
-        return Feed((), str(position), is_held=True)
+        return _feed(records, count, position)
 
     async def end(self) -> Feed:
         """Return the cursor of the present end, once no record can appear before it."""
