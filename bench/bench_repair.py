@@ -16,7 +16,8 @@ from perdure.core.conversation.messages import (
     UserMessage,
 )
 from perdure.core.conversation.repair import IncrementalRepair
-from perdure.core.providers import Format, render
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render
 from perdure.core.transfer.event_log import conversations
 
 MESSAGES = 10_000

@@ -42,6 +42,18 @@ WEB = {"aiohttp", "fastapi", "flask", "httpx", "hypercorn", "starlette", "uvicor
 MODELS = {"anthropic", "google", "mistralai", "openai", "pydantic_ai", "mcp"}
 DATABASES = {"sqlite3", "_sqlite3", "pysqlite3", "asyncpg", "psycopg", "redis"}
 
+MOST_MODULES_OF_RUNTIME = 215
+RARELY_USED = (
+    "perdure.core.execution_states",
+    "perdure.core.providers.formats",
+    "perdure.core.transfer",
+    "perdure.runtime.doctor",
+    "perdure.runtime.engine.driver",
+    "perdure.runtime.models.pydantic_ai",
+    "perdure.runtime.transfer",
+    "perdure.runtime.worker",
+)
+
 
 @pytest.mark.parametrize("module", ["perdure", "perdure.serve"])
 def test_an_import_loads_nothing_before_a_name_is_used(module: str) -> None:
@@ -84,6 +96,16 @@ def test_help_does_not_load_the_models_of_the_configuration(args: list[str]) -> 
     command = [sys.executable, "-c", PROGRAM.format(args=args)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "pydantic" not in shown.rpartition("LOADED")[2].split()
+
+
+def test_the_import_of_runtime_loads_what_opens_a_session_and_not_what_few_use() -> None:
+    """Drivers, workers, transfers and wire formats are loaded by the first that uses them."""
+    program = "import sys; from perdure import Runtime; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    modules = {name for name in shown.split() if name.partition(".")[0] == "perdure"}
+    assert len(modules) <= MOST_MODULES_OF_RUNTIME, sorted(modules)
+    assert not {name for name in modules if name.startswith(RARELY_USED)}
 
 
 def test_help_of_no_command_or_group_loads_what_only_a_command_that_runs_needs() -> None:

@@ -15,7 +15,7 @@ import perdure.store.sqlite.store  # noqa: F401 - loaded before the forks
 from perdure import Agent, Context, Delta, Runtime, tool
 from perdure.app import around_store
 from perdure.core.conversation.messages import Answer, UserMessage
-from perdure.core.providers import render_canonical
+from perdure.core.providers.formats import render_canonical
 from perdure.runtime.models.base import Model, Request, ToolSpec
 from perdure.runtime.models.pydantic_ai import request as asking
 from perdure.store.base import Store

@@ -17,7 +17,8 @@ from perdure.core.conversation.messages import (
     ToolMessage,
     UserMessage,
 )
-from perdure.core.providers import Format, render
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render
 from perdure.errors import ModelError, ModelUnavailable
 from perdure.options import Compaction
 from perdure.runtime.models import Usage

@@ -9,7 +9,7 @@ import pytest
 from tests.support.models import FORMATS, NAMES, agent_at, model_at
 
 from perdure import Runtime, tool
-from perdure.core.providers import render_canonical
+from perdure.core.providers.formats import render_canonical
 from perdure.testing.endpoint import Endpoint, fake_endpoint
 from perdure.testing.endpoint.samples import CHAT_REASONING, HARD, LAST, LOOKS
 from perdure.testing.provider_rules import Format

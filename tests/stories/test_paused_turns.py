@@ -9,7 +9,7 @@ from tests.support.models import agent_at
 from perdure import Runtime
 from perdure.core.conversation.messages import AssistantMessage, UserMessage
 from perdure.core.driver.model_failures import MAX_PAUSES
-from perdure.core.providers import render
+from perdure.core.providers.formats import render
 from perdure.testing.endpoint import fake_endpoint
 from perdure.testing.endpoint.samples import ANTHROPIC, PAUSED
 from perdure.testing.provider_rules import check

@@ -6,7 +6,8 @@ from tests.support.runtimes import MakeRuntime
 from tests.support.shop import agent
 
 from perdure.core.conversation.messages import AssistantMessage, ToolMessage
-from perdure.core.providers import Format, render
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render
 from perdure.testing import ScriptedModel
 from perdure.testing.provider_rules import check
 

@@ -65,9 +65,7 @@ from perdure.runtime.sessions.service import Service
 from perdure.runtime.sessions.verbs.caller import Caller
 from perdure.runtime.sessions.verbs.sessions import SessionVerbs
 from perdure.runtime.telemetry import Telemetry
-from perdure.runtime.transfer.imports import read_lines
 from perdure.runtime.webhooks.callbacks import PublicAddress
-from perdure.runtime.worker.worker import Kind, Worker, WorkerScope
 from perdure.store.base import Clock, Store
 from perdure.tasks.executions.options import check_ro_paths
 from perdure.tasks.first_use import TaskAccess, TasksAtFirstUse
@@ -83,13 +81,14 @@ from perdure.views.health import (
     RecoveryReport,
     Statistics,
 )
-from perdure.views.literals import PendingSort
+from perdure.views.literals import PendingSort, WorkKind
 from perdure.views.sessions import Result, SessionSummary, SummaryPage
 from perdure.views.tasks import BackgroundTask, as_background
 from perdure.views.values import Content, metadata_texts, parse_duration
 
-if TYPE_CHECKING:  # of tasks, which are imported when they are used
+if TYPE_CHECKING:  # tasks and the worker are imported when they are used
     from perdure.runtime.sessions.task_verbs import AnyTaskVerbs
+    from perdure.runtime.worker.worker import Worker
     from perdure.tasks.locks.process import Work
     from perdure.tasks.service import Tasks
     from perdure.tasks.session_shell import SessionShell
@@ -395,7 +394,10 @@ class Runtime:
         which names the line, or Conflict if a session exists: an import never changes one.
         """
         self._caller.require(Permit.ADMIN)
-        report = await self._service.import_lines(await read_lines(lines), self._caller.tenant)
+        from perdure.runtime.transfer.imports import read_lines
+
+        transfers = self._service.transfers
+        report = await transfers.import_lines(await read_lines(lines), self._caller.tenant)
         return [session.session_id for session in report.sessions]
 
     async def sessions(
@@ -649,7 +651,7 @@ class Runtime:
         once: bool = False,
         agents: Collection[str] | None = None,
         queues: Collection[str] | None = None,
-        only: Kind | None = None,
+        only: WorkKind | None = None,
         concurrency: int | None = None,
     ) -> None:
         """Drive whatever is due, until cancelled; with `once` until nothing is due.
@@ -660,12 +662,20 @@ class Runtime:
         """
         agent_names = None if agents is None else frozenset(agents)
         queue_names = None if queues is None else frozenset(queues)
-        scope = WorkerScope(agent_names, queue_names, only, concurrency)
-        await self._worker(scope).run(once=once)
+        await self._worker(agent_names, queue_names, only, concurrency).run(once=once)
 
     async def recover(self) -> RecoveryReport:
         """Return the report of a worker's start: the calls that wait or have expired."""
         return await self._worker().recover()
 
-    def _worker(self, scope: WorkerScope | None = None) -> Worker:
+    def _worker(
+        self,
+        agents: frozenset[str] | None = None,
+        queues: frozenset[str] | None = None,
+        only: WorkKind | None = None,
+        concurrency: int | None = None,
+    ) -> "Worker":
+        from perdure.runtime.worker.worker import Worker, WorkerScope
+
+        scope = WorkerScope(agents, queues, only, concurrency)
         return Worker(self._service, self._resources, scope)

@@ -92,7 +92,7 @@ async def _create(
     calls = open_records(log, ref.session_id, ref.tenant, name)
     records = [as_record(fact, now) for fact in facts]
     try:
-        await service.restore(NewSession(record, log, records, calls))
+        await service.transfers.restore(NewSession(record, log, records, calls))
     except (HeadMoved, VersionMoved) as error:
         raise Conflict(
             f"session {ref.session_id!r} was created meanwhile",

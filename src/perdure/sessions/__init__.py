@@ -3,7 +3,7 @@
 Sessions as event logs: storages, a logger, recovery, an executor.
 """
 
-from perdure.core.providers import render
+from perdure.core.providers.formats import render
 from perdure.sessions.builder import AgentSystem, AgentSystemBuilder
 from perdure.sessions.executor import AgentExecutor
 from perdure.sessions.logger import EventLogger

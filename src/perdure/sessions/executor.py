@@ -98,7 +98,7 @@ class AgentExecutor:
                 foreign = session_log.read(await self._storage.read_events(self.session_id))
             converted = convert(foreign, agent, now)
             await self._storage.mark_adopted(self.session_id, len(converted.log))
-        await service.adopt(foreign, SessionNames("", self.session_id, agent))
+        await service.transfers.adopt(foreign, SessionNames("", self.session_id, agent))
 
 
 def _recorded_session(

@@ -24,12 +24,11 @@ from perdure.core.transfer.stored_log import (
     read_stored,
 )
 from perdure.errors import Corrupt
-from perdure.runtime.records.content import find_bytes, store_bytes
+from perdure.runtime.records.content import event_blobs, find_bytes, store_bytes
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.service import Service
 from perdure.runtime.transfer.adopt import store_files
 from perdure.runtime.transfer.create import SessionNames, session_from_log
-from perdure.runtime.transfer.exports import event_blobs
 from perdure.sessions.storage import SessionStorage
 from perdure.store.base import Record, Unavailable
 from perdure.store.judge import Changes
@@ -99,7 +98,7 @@ class RecordedSession:
         started = (item.event for item in log if isinstance(item.event, events.AgentStart))
         name = next((event.agent for event in started if event.agent), agent)
         names = SessionNames("", self._session_id, name)
-        await service.restore(session_from_log(names, log, self._store.now()))
+        await service.transfers.restore(session_from_log(names, log, self._store.now()))
         self._base = stored.own[0].mark.base
         return True
 
@@ -128,7 +127,7 @@ class RecordedSession:
         if await answer_cut_off_calls(storage, self._session_id, foreign, agent, now):
             foreign = await self._foreign()
         if foreign.messages:
-            await service.adopt(foreign, SessionNames("", self._session_id, agent))
+            await service.transfers.adopt(foreign, SessionNames("", self._session_id, agent))
 
     async def _foreign(self) -> ForeignSession:
         stored = await self._storage.read_events(self._session_id)

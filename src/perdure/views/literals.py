@@ -14,6 +14,7 @@ PendingSort = Literal["age", "expires", "newest"]  # oldest first; next deadline
 Audience = Literal["people", "machines"]  # whom a call waits for
 PendingStatus = Literal["waiting", "processing", "completed", "failed", "expired", "cancelled"]
 StopReason = Literal["max_tokens", "context_window", "refusal", "pause_turn"]
+WorkKind = Literal["sessions", "deliveries"]  # what a worker may be limited to
 OnCrash = Literal["tell", "retry", "ask"]
 Role = Literal["viewer", "submitter", "approver", "operator", "admin"]
 HookType = Literal[

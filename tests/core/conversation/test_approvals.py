@@ -7,7 +7,7 @@ import pytest
 from perdure.core.conversation.messages import Message, ToolMessage, conversation
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
-from perdure.core.providers import render
+from perdure.core.providers.formats import render
 from perdure.testing.provider_rules import check
 
 EDITED = (

@@ -27,7 +27,8 @@ from perdure.core.conversation.messages import (
 from perdure.core.conversation.repair import IncrementalRepair
 from perdure.core.log import events
 from perdure.core.log.events import Event, StampedEvent
-from perdure.core.providers import Format, render
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render
 from perdure.core.session.state import fold
 from perdure.core.transfer.forks import copy_events
 from perdure.errors import ConfigError

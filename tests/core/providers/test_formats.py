@@ -12,7 +12,7 @@ from perdure.core.conversation.messages import (
     ToolMessage,
     UserMessage,
 )
-from perdure.core.providers import render
+from perdure.core.providers.formats import render
 from perdure.errors import Refused
 from perdure.testing.provider_rules import check
 

@@ -11,8 +11,8 @@ from tests.support.models import KEY, NAMES, look
 
 from perdure import Delta
 from perdure.core.conversation.messages import Answer, UserMessage
-from perdure.core.providers import stream_reader
 from perdure.core.providers.catalog import PROVIDERS
+from perdure.core.providers.formats import stream_reader
 from perdure.core.providers.stream import (
     Chunk,
     ProviderStreamError,

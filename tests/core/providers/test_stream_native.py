@@ -8,7 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from perdure.core.providers import Format, stream_reader
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import stream_reader
 from perdure.core.providers.stream import read_native
 from perdure.runtime.models.pydantic_ai.transport import StreamTap, install_tap
 

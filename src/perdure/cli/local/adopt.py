@@ -39,7 +39,7 @@ def import_foreign(
         service = service_of(runtime)
         queue = service.agents.queue_for(chosen)
         names = SessionNames(tenant_of(runtime) or "", session_id, chosen, queue)
-        return await service.adopt(foreign, names)
+        return await service.transfers.adopt(foreign, names)
 
     adopted = with_runtime(settings, main, need="existing" if settings.store is None else "any")
     terminal = Terminal(settings)

@@ -21,7 +21,7 @@ from perdure.core.transfer.salvage import INCOMPLETE_TEXT
 from perdure.errors import Corrupt, Refused
 from perdure.runtime.doctor.find import session_streams
 from perdure.runtime.doctor.rows import session_names
-from perdure.runtime.sessions.service import SessionExport
+from perdure.runtime.sessions.transfers import SessionExport
 from perdure.runtime.transfer.checksum import plain_line
 from perdure.runtime.transfer.imports import ImportReport
 from perdure.runtime.transfer.readable import read_readable, session_record_of
@@ -44,7 +44,7 @@ def export_sessions(
         chosen = [await find_session(console, typed_id) for typed_id in typed_ids]
         names = None if every else [(item.tenant, item.session_id) for item in chosen]
         service, tenant = service_of(runtime), tenant_of(runtime)
-        async for item in service.exports(tenant, names, secrets=secrets):
+        async for item in service.transfers.exports(tenant, names, secrets=secrets):
             await export.add(item)
 
     try:
@@ -144,7 +144,7 @@ def import_sessions(settings: Settings, file: str, agent: str | None, as_id: str
 
     async def main(runtime: Runtime) -> ImportReport:
         try:
-            return await service_of(runtime).import_lines(lines, tenant_of(runtime))
+            return await service_of(runtime).transfers.import_lines(lines, tenant_of(runtime))
         except Refused as error:
             source = "stdin" if file == "-" else file
             hint = error.hint or "nothing was imported"

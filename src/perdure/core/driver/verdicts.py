@@ -1,6 +1,6 @@
 """Verdicts on calls that a model requested, and on responses that end a run."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -80,3 +80,5 @@ class GiveUp(Struct, frozen=True, gc=False):
 
 
 Ending = Finish | Correct | GiveUp
+
+NOTHING_TO_COMPACT: Final = GiveUp("there is nothing to summarize", "NOTHING_TO_COMPACT")

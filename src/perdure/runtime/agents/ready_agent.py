@@ -21,7 +21,6 @@ from perdure.runtime.agents.output import OutputShape
 from perdure.runtime.agents.permissions import build_permissions
 from perdure.runtime.mcp.pool import ServerPool
 from perdure.runtime.mcp.servers import ListedTool, MCPServer, MCPTools
-from perdure.runtime.mcp.tools import build_tools
 from perdure.runtime.models.base import Model, ToolSpec
 from perdure.runtime.models.resolve import resolve_models
 from perdure.runtime.tools.builtin import resolve_tool
@@ -69,6 +68,8 @@ class ReadyAgent:
             if not isinstance(item, MCPTools | MCPServer):
                 self._add(resolve_tool(item))
             elif servers is not None and tool_lists is not None:
+                from perdure.runtime.mcp.tools import build_tools
+
                 chosen = item if isinstance(item, MCPTools) else item.tools()
                 for tool in build_tools(chosen, tool_lists[chosen.server_name], servers):
                     self._add(tool)

@@ -1,7 +1,7 @@
 """Background agents of a driven session: its background tools, its mail, its cancelled children."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -31,13 +31,15 @@ from perdure.ids import new_id
 from perdure.runtime.agents.delegation import BACKGROUND_TOOLS, ChildAnswer, ChildWait
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.diagnosis.tasks import waiting_answer, waiting_fields
-from perdure.runtime.engine.writer import LeasedWriter
 from perdure.runtime.inbox.children import CANCELLED_REASON
 from perdure.runtime.inbox.launches import Launch
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
+
+if TYPE_CHECKING:
+    from perdure.runtime.engine.writer import LeasedWriter
 
 VIA: Final = "model"
 
@@ -211,7 +213,7 @@ MailEffect = effects.DeliverMail | effects.SettleChildCalls | effects.StartQueue
 ChildEffect = MailEffect | effects.CancelChildren
 
 
-async def draft_child_effect(drive: LeasedWriter, effect: MailEffect, now: int) -> Draft | None:
+async def draft_child_effect(drive: "LeasedWriter", effect: MailEffect, now: int) -> Draft | None:
     """Return what is written for an effect; None if the mail was taken since."""
     state = drive.log.state
     match effect:
@@ -226,11 +228,11 @@ async def draft_child_effect(drive: LeasedWriter, effect: MailEffect, now: int) 
             return turns.settle_child_calls(state, texts, now)
 
 
-def _tenant(drive: LeasedWriter) -> str:
+def _tenant(drive: "LeasedWriter") -> str:
     return drive.entry.record.tenant
 
 
-async def _mail(drive: LeasedWriter, mail_id: str) -> ChildMail | None:
+async def _mail(drive: "LeasedWriter", mail_id: str) -> ChildMail | None:
     """Return an outcome; that of an imported session is read from its child's log."""
     entry = await drive.resources.child_inbox.mail_entry(_tenant(drive), mail_id)
     if entry is not None:
@@ -252,7 +254,7 @@ async def _mail(drive: LeasedWriter, mail_id: str) -> ChildMail | None:
     )
 
 
-async def _answer(drive: LeasedWriter, call: Call) -> str:
+async def _answer(drive: "LeasedWriter", call: Call) -> str:
     """Return the result of a call that waited for a background agent, for the model."""
     mail_id = call.mail or ""
     mail = await drive.resources.child_inbox.mail(_tenant(drive), mail_id)
@@ -263,7 +265,7 @@ async def _answer(drive: LeasedWriter, call: Call) -> str:
     return msgspec.json.encode(answer).decode()
 
 
-async def _answer_without_mail(drive: LeasedWriter, task_id: str) -> dict[str, object]:
+async def _answer_without_mail(drive: "LeasedWriter", task_id: str) -> dict[str, object]:
     """Return what is known of a task whose outcome went elsewhere, or that was cleared."""
     try:
         task = (await drive.resources.child_inbox.find(_tenant(drive), task_id)).task
@@ -274,7 +276,7 @@ async def _answer_without_mail(drive: LeasedWriter, task_id: str) -> dict[str, o
     return await read_answer(drive.resources, task)
 
 
-async def cancel_children(drive: LeasedWriter, children: Sequence[Child]) -> None:
+async def cancel_children(drive: "LeasedWriter", children: Sequence[Child]) -> None:
     """Cancel the background agents of a cancelled run; each writes its end to the parent's log."""
     inbox, stream = drive.resources.child_inbox, drive.lease.stream
     for child in children:

@@ -16,6 +16,7 @@ from perdure.core.driver.draft_builder import Draft
 from perdure.core.driver.effects import Effect, Park
 from perdure.core.driver.model_failures import retry_text
 from perdure.core.driver.plan import DriveView, plan, running_ms
+from perdure.core.driver.verdicts import NOTHING_TO_COMPACT
 from perdure.core.log import events
 from perdure.core.session.call_table import in_order
 from perdure.core.session.calls import Call, CallStatus
@@ -37,7 +38,6 @@ from perdure.runtime.engine.in_flight import (
 )
 from perdure.runtime.engine.model_calls import request_turn
 from perdure.runtime.engine.summaries import (
-    NOTHING_TO_COMPACT,
     SummaryProblems,
     next_cut,
     requested_cut,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -19,7 +19,6 @@ from perdure.errors import Corrupt, PerdureError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.background import EngineTask
-from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.heartbeat import LEASE_MS, ClaimingCommit, LeaseHolder
 from perdure.runtime.engine.leases import (
     Suspects,
@@ -32,6 +31,9 @@ from perdure.runtime.resources import Resources
 from perdure.store.base import Fenced, Gone, Lease, Lost, SuspectLimit
 from perdure.user_code import CONTAINED, error_line
 
+if TYPE_CHECKING:
+    from perdure.runtime.engine.driver import Driver
+
 logger = logging.getLogger("perdure")
 
 GRACE_S: Final = 5.0  # for drives to park at a close
@@ -39,7 +41,7 @@ INTERRUPTED_GRACE_S: Final = 0.3  # for async tools, if the program was interrup
 PAUSE_MS: Final = 5_000  # until a session is due again after a drive that failed
 
 
-DriversFuture = asyncio.Future[list[Driver]]  # what a caller that starts drives awaits
+DriversFuture = asyncio.Future["list[Driver]"]  # what a caller that starts drives awaits
 
 
 class ClaimRequest(Struct, frozen=True):
@@ -189,7 +191,7 @@ class Drives:
 
     # --- drives -------------------------------------------------------------------------------
 
-    async def start_drive(self, entry: SessionEntry) -> Driver | None:
+    async def start_drive(self, entry: SessionEntry) -> "Driver | None":
         """Return the drive of this session here, started if it is due and free; else None."""
         running = self.running.get(entry.stream)
         if running is not None:
@@ -197,7 +199,7 @@ class Drives:
         drives = await self._start(entry.record.agent, _claim_of(entry))
         return drives[0] if drives else self.running.get(entry.stream)
 
-    async def drive_until_parked(self, entry: SessionEntry) -> Driver | None:
+    async def drive_until_parked(self, entry: SessionEntry) -> "Driver | None":
         """Drive this session here, if it is due and free, and return the drive at its end.
 
         A drive that is running here already counts; without one, return None.
@@ -212,7 +214,7 @@ class Drives:
             await running.done.wait()
         return running
 
-    async def commit_and_drive(self, name: str, commit: ClaimingCommit) -> Driver | None:
+    async def commit_and_drive(self, name: str, commit: ClaimingCommit) -> "Driver | None":
         """Let a commit wake a session of an agent and claim it; return the drive at its end.
 
         Without a lease return None: the commit counts all the same.
@@ -229,11 +231,11 @@ class Drives:
         # A caller that runs background agents too follows all of them.
         return agent is not None and agent.agent.worker_pool is None and not agent.sub_agents
 
-    async def start_due(self, name: str, limit: int, *, queue: str = DEFAULT) -> list[Driver]:
+    async def start_due(self, name: str, limit: int, *, queue: str = DEFAULT) -> "list[Driver]":
         """Drive due sessions of an agent in a queue, at most `limit`."""
         return await self._start(name, ClaimRequest(index.stream_kind(name, queue), limit))
 
-    async def _start(self, name: str, request: ClaimRequest) -> list[Driver]:
+    async def _start(self, name: str, request: ClaimRequest) -> "list[Driver]":
         """Return the drives that were started or, with `until_end`, have ended.
 
         A task of the registry claims, not the caller: a caller that is cancelled after the claim
@@ -268,7 +270,7 @@ class Drives:
             drive.task = asyncio.current_task()
             await self._drive(drive)
 
-    async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> list[Driver]:
+    async def _claim_drives(self, agent: ReadyAgent, request: ClaimRequest) -> "list[Driver]":
         pool = agent.agent.worker_pool
         if request.commit is not None:
             leases = await self._admitted(await self._holder.claim_by(request.commit))
@@ -283,7 +285,7 @@ class Drives:
 
     async def _claim_up_to(
         self, agent: ReadyAgent, request: ClaimRequest, limit: int
-    ) -> list[Driver]:
+    ) -> "list[Driver]":
         with self._suspects.claiming(limit) as suspects:
             leases = await self.claim(request.kind, limit, request.only, suspects)
             self._suspects.start(leases)
@@ -291,8 +293,12 @@ class Drives:
             self._suspects.note_claim(request.kind, suspects, leases)
         return self._drivers(agent, leases)
 
-    def _drivers(self, agent: ReadyAgent, leases: Sequence[Lease]) -> list[Driver]:
+    def _drivers(self, agent: ReadyAgent, leases: Sequence[Lease]) -> "list[Driver]":
         """Return a driver for each lease."""
+        if not leases:
+            return []
+        from perdure.runtime.engine.driver import Driver  # a process that only decides drives none
+
         is_valid = self._holder.is_valid
         drivers = [Driver(self._resources, lease, agent, is_valid) for lease in leases]
         for driver in drivers:
@@ -339,7 +345,7 @@ class Drives:
             self._next_end = asyncio.Event()
         return self._next_end
 
-    async def _drive(self, drive: Driver) -> None:
+    async def _drive(self, drive: "Driver") -> None:
         lease = drive.lease
         try:
             with CONTAINED:
@@ -365,7 +371,7 @@ class Drives:
             self._remove(drive)
             await drive.wait_ended()  # in this task, so that a close waits for it
 
-    def _remove(self, drive: Driver) -> None:
+    def _remove(self, drive: "Driver") -> None:
         if drive.done.is_set():
             return
         if self.running.get(drive.lease.stream) is drive:
@@ -383,7 +389,7 @@ class Drives:
         if ended is not None:
             ended.set()
 
-    async def _run_driver(self, driver: Driver) -> None:
+    async def _run_driver(self, driver: "Driver") -> None:
         """Drive until the session is parked."""
         if driver.agent.mcp_choices:
             driver.agent = await self._agents.refresh_tools(driver.agent)

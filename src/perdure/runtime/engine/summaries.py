@@ -8,7 +8,6 @@ from msgspec import Struct
 from perdure.core.conversation import compaction
 from perdure.core.conversation.compaction import Cut
 from perdure.core.driver.model_failures import FALLBACK_CODES
-from perdure.core.driver.verdicts import GiveUp
 from perdure.core.session.naming import stream_label
 from perdure.runtime.agents.prices import context_window
 from perdure.runtime.engine.in_flight import ModelFailed, Summarized
@@ -23,7 +22,6 @@ _SHORTER_MAY_FIT: Final = (
     TOO_LONG,
     "MODEL_CUT",
 )  # codes after which a summary of fewer messages may succeed
-NOTHING_TO_COMPACT: Final = GiveUp("there is nothing to summarize", "NOTHING_TO_COMPACT")
 _SMALL_TOKENS: Final = 2_000  # fit every model, so that the table of windows is not loaded
 
 

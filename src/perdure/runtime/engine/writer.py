@@ -20,10 +20,11 @@ from perdure.core.pending.commands import Expire
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session.naming import MOST_WAITING, POISONED
 from perdure.core.session.state import State
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import PerdureError
 from perdure.runtime.agents.ready_agent import ReadyAgent
 from perdure.runtime.engine.leases import leased_session
 from perdure.runtime.inbox.children import taken_put
+from perdure.runtime.inbox.commits import unsaved
 from perdure.runtime.records.budgets import Spending, SpendingCommit
 from perdure.runtime.records.cache import CachedSession
 from perdure.runtime.records.entries import PendingEntry, SessionEntry, open_calls
@@ -474,13 +475,6 @@ class LeasedWriter:
 
 def _changed(pending: PendingEntry | None, change: RecordChange) -> list[PendingEntry]:
     return [] if pending is None else [pending.with_record(change(pending.record))]
-
-
-def unsaved(error: StoreError) -> StoreError:
-    """Return the error of a run whose progress the store did not take."""
-    return StoreError(
-        f"failed to save execution state: {error.message}", code=error.code, hint=error.hint
-    )
 
 
 def _pause_s(attempt: int) -> float:

@@ -267,3 +267,10 @@ def task_puts(task: ChildTask, before: Entry | None, stream: str) -> list[Put]:
         listed = DELETE if task.is_cleared else data
         puts.append(Put(BACKGROUND, key, expect, stream, state, None, listed))
     return puts
+
+
+def unsaved(error: StoreError) -> StoreError:
+    """Return the error of a run whose progress the store did not take."""
+    return StoreError(
+        f"failed to save execution state: {error.message}", code=error.code, hint=error.hint
+    )

@@ -13,7 +13,6 @@ from perdure.core.text import did_you_mean
 from perdure.errors import ConfigError
 from perdure.runtime.models.base import Model, Request
 from perdure.runtime.models.named import ModelObject, NamedModel, PydanticAIModel
-from perdure.runtime.models.scripted import ScriptedModel
 from perdure.views.events import Delta
 
 
@@ -110,6 +109,8 @@ def resolve_model(model: Any, agent: str) -> Model:
     if isinstance(model, str):
         provider, colon, rest = model.partition(":")
         if provider == "scripted" and rest:
+            from perdure.runtime.models.scripted import ScriptedModel
+
             return ScriptedModel.read(Path(rest))
         if not colon and (default := default_provider(model)) is not None:
             provider, rest = default, model

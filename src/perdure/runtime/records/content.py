@@ -1,7 +1,7 @@
 """Messages and results with files: their bytes are stored once per store, by digest."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -135,3 +135,16 @@ async def find_bytes(store: Store, digest: str) -> bytes | None:
         return await read_bytes(store, digest)
     except NoStream:
         return None
+
+
+def event_blobs(event: events.Event) -> Iterable[str]:
+    """Yield the digests of the files that an event refers to."""
+    content: events.Content | dict[str, Any] = ""
+    if isinstance(event, events.User | events.FollowUpQueued):
+        content = event.content
+    elif isinstance(event, events.ToolResult):
+        content = event.result
+    if isinstance(content, list):
+        for part in content:
+            if isinstance(part.get("blob"), str):
+                yield part["blob"]

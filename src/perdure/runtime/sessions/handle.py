@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any, Final, Generic, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 
 from msgspec import Struct
 from typing_extensions import TypeVar
@@ -15,8 +15,7 @@ from perdure.core.session.naming import check_id
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import NotFound
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.engine.driver import Driver
-from perdure.runtime.engine.writer import unsaved
+from perdure.runtime.inbox.commits import unsaved
 from perdure.runtime.inbox.sessions import NewMessage, Receipt
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry
@@ -31,6 +30,9 @@ from perdure.views.decisions import Decisions, Outputs, not_both
 from perdure.views.events import Delta, Event
 from perdure.views.sessions import DeletedSession, MessageList, PausedState, Permission, Result
 from perdure.views.values import Content, Duration, parse_duration
+
+if TYPE_CHECKING:
+    from perdure.runtime.engine.driver import Driver
 
 _BUFFER_SIZE: Final = 10_000  # deltas kept for a slow reader; more are dropped
 
@@ -214,7 +216,7 @@ class Session(Generic[T_co]):
             self._verbs.caller.require(Permit.OPERATE)
         return _Start(message, key, self._verbs.caller.actor(by), commands or {})
 
-    async def _run_within(self, limit: Duration | None, start: _Start) -> Driver | None:
+    async def _run_within(self, limit: Duration | None, start: _Start) -> "Driver | None":
         if limit is None:
             return await self._run(start)
         entry = await self._begin(start)
@@ -223,13 +225,13 @@ class Session(Generic[T_co]):
                 return await self._service.runs.follow(entry)
         return None
 
-    async def _run(self, start: _Start) -> Driver | None:
+    async def _run(self, start: _Start) -> "Driver | None":
         drive = await self._run_once(start)
         while drive is not None and drive.is_outdated:  # another run of this process continued it
             drive = await self._service.runs.follow(await self._service.get(self._ref))
         return drive
 
-    async def _run_once(self, start: _Start) -> Driver | None:
+    async def _run_once(self, start: _Start) -> "Driver | None":
         if start.message is not None:
             return await self._send_and_follow(start)
         entry = self._service.inbox.cached_entry(self._ref)
@@ -242,7 +244,7 @@ class Session(Generic[T_co]):
                 return await self._service.runs.follow(entry) if drive.is_backing_off else drive
         return await self._service.runs.follow(await self._begin(start))
 
-    async def _send_and_follow(self, start: _Start) -> Driver | None:
+    async def _send_and_follow(self, start: _Start) -> "Driver | None":
         try:
             sent = await self._service.send_and_drive(self._ref, await self._new_message(start))
             entry = await self._started_entry(sent.receipt)
@@ -250,7 +252,9 @@ class Session(Generic[T_co]):
             raise unsaved(error) from error
         return sent.drive if _has_parked(sent.drive) else await self._service.runs.follow(entry)
 
-    async def _settle_and_follow(self, cached: SessionEntry | None, start: _Start) -> Driver | None:
+    async def _settle_and_follow(
+        self, cached: SessionEntry | None, start: _Start
+    ) -> "Driver | None":
         try:
             entry = cached or await self._service.get(self._ref)
             await self._service.runs.expire(entry)
@@ -460,7 +464,7 @@ class Session(Generic[T_co]):
         """
         self._verbs.caller.require(Permit.OPERATE if secrets else Permit.READ)
         entry = await self._service.get(self._ref)
-        async for line in self._service.export(entry, secrets=secrets):
+        async for line in self._service.transfers.export(entry, secrets=secrets):
             yield line.decode()
 
     async def delete(self) -> DeletedSession:
@@ -468,6 +472,6 @@ class Session(Generic[T_co]):
         return await self._verbs.delete(self.id)
 
 
-def _has_parked(drive: Driver | None) -> bool:
+def _has_parked(drive: "Driver | None") -> bool:
     """Return whether a drive has parked its session, and does not only back off."""
     return drive is not None and drive.is_parked and not drive.is_backing_off

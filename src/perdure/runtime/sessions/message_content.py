@@ -8,9 +8,9 @@ from msgspec import UNSET
 
 from perdure.core.log import events
 from perdure.errors import NotFound, Refused
+from perdure.runtime.records.content import event_blobs
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service
-from perdure.runtime.transfer.exports import event_blobs
 from perdure.views.bodies import ContentIn, FileIn, TextIn
 from perdure.views.values import File
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,7 +20,6 @@ from perdure.errors import Conflict, Corrupt, NotFound, PerdureError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.diagnosis.agents import call_problem
 from perdure.runtime.diagnosis.calls import diagnosed, narrowed
-from perdure.runtime.engine.driver import Driver
 from perdure.runtime.inbox.pending import StreamClaim
 from perdure.runtime.records.entries import (
     SessionEntry,
@@ -32,7 +31,6 @@ from perdure.runtime.records.entries import (
 )
 from perdure.runtime.records.log import as_record
 from perdure.runtime.resources import Resources
-from perdure.runtime.sessions.call_statistics import call_statistics
 from perdure.runtime.sessions.command_checks import (
     check_acceptable,
     checked_command,
@@ -53,6 +51,9 @@ from perdure.views.calls import PendingCall
 from perdure.views.health import Statistics
 from perdure.views.literals import Act, PendingSort
 
+if TYPE_CHECKING:
+    from perdure.runtime.engine.driver import Driver
+
 Settlements = list[Settlement]  # `list` is a method below
 Acts = Callable[[PendingRecord], tuple[Act, ...]]  # what somebody may do about a call
 
@@ -60,7 +61,7 @@ Acts = Callable[[PendingRecord], tuple[Act, ...]]  # what somebody may do about 
 class SettlingDrive(NamedTuple):
     """The drive that settlements began, at its end, and whether they had all been given before."""
 
-    drive: Driver | None
+    drive: "Driver | None"
     is_repeated: bool
 
 
@@ -119,6 +120,7 @@ class PendingCalls:
 
     async def statistics(self, hours: int, tenant: str | None) -> Statistics:
         """Count the calls of the last hours, and how fast people decided."""
+        from perdure.runtime.sessions.call_statistics import call_statistics
 
         def is_visible(record: PendingRecord) -> bool:
             return tenant in (None, record.tenant)

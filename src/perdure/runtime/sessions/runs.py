@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perdure.core.pending import record as pending
 from perdure.core.pending.commands import Expire
@@ -14,7 +14,6 @@ from perdure.core.session.naming import session_not_found
 from perdure.errors import Corrupt, NotFound, PerdureError
 from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.engine.driver import Driver
 from perdure.runtime.engine.drives import Drives
 from perdure.runtime.engine.heartbeat import ClaimingCommit
 from perdure.runtime.inbox.commits import ChildEntry
@@ -29,6 +28,9 @@ from perdure.runtime.records.log import read_log
 from perdure.runtime.resources import Resources
 from perdure.store.base import Lease, Slice
 
+if TYPE_CHECKING:
+    from perdure.runtime.engine.driver import Driver
+
 FOLLOW_S: Final = 0.25  # how often a session that another process drives is read
 RECHECK_S: Final = 2.0  # how often a caller that waits looks without a hint, as after a deletion
 
@@ -37,7 +39,7 @@ class SentMessage(NamedTuple):
     """A message that was recorded, and the drive that it began, at its end."""
 
     receipt: Receipt
-    drive: Driver | None = None
+    drive: "Driver | None" = None
 
 
 class Runs:
@@ -122,16 +124,16 @@ class Runs:
 
     # --- driving ------------------------------------------------------------------------------
 
-    async def start(self, entry: SessionEntry) -> Driver | None:
+    async def start(self, entry: SessionEntry) -> "Driver | None":
         """Start to drive a session here if it is due and free; returns before the drive ends."""
         return await self._drives.start_drive(entry)
 
-    async def drive(self, entry: SessionEntry) -> Driver | None:
+    async def drive(self, entry: SessionEntry) -> "Driver | None":
         """Drive a session here, if it is due and free, until it parks."""
         await self.prepare(entry)
         return await self._drive(entry)
 
-    async def _drive(self, entry: SessionEntry) -> Driver | None:
+    async def _drive(self, entry: SessionEntry) -> "Driver | None":
         """Return the drive that parked the session here after this call; None if none did."""
         # A drive that was under way may have parked before the caller's event was recorded.
         is_old = entry.stream in self._drives.running
@@ -156,7 +158,7 @@ class Runs:
         drive = await self.commit_and_drive(ref.agents[0], commit)
         return SentMessage(receipts[0], drive)
 
-    async def commit_and_drive(self, agent: str, commit: ClaimingCommit) -> Driver | None:
+    async def commit_and_drive(self, agent: str, commit: ClaimingCommit) -> "Driver | None":
         """Let a commit wake a session, and drive it here until it parks.
 
         Returns None if the commit could not claim it: then it is driven by whoever claims it.
@@ -198,7 +200,7 @@ class Runs:
 
     # --- following ----------------------------------------------------------------------------
 
-    async def follow(self, entry: SessionEntry) -> Driver | None:
+    async def follow(self, entry: SessionEntry) -> "Driver | None":
         """Drive the session here if it is free, else watch its driver, until it parks.
 
         The background agents below it are driven too, until nothing in its tree can move here.
@@ -210,7 +212,7 @@ class Runs:
             return await SessionTree(self, entry).follow()
         return await self._follow_one(entry)
 
-    async def _follow_one(self, entry: SessionEntry) -> Driver | None:
+    async def _follow_one(self, entry: SessionEntry) -> "Driver | None":
         drive = await self.drive(entry)
         if drive is not None and not drive.is_backing_off:
             return drive
@@ -387,7 +389,7 @@ class SessionTree:
         self._names: set[str] = set()  # ids of all sessions
         self._changed = asyncio.Event()
 
-    async def follow(self) -> Driver | None:
+    async def follow(self) -> "Driver | None":
         """Drive whatever can move here until nothing can; return the drive that parked the root.
 
         Raises the error of the root's drive.
@@ -409,7 +411,7 @@ class SessionTree:
                 del self._deadlines[stream]  # a call that cannot expire is not tried for ever
                 await self._runs.expire(self._entries[stream])
 
-    def _last_drive(self) -> Driver | None:
+    def _last_drive(self) -> "Driver | None":
         """Return the drive after which the root has not changed; None if there is none."""
         drive, position = self._drives.get(self._root.stream), self._resting[self._root.stream]
         is_last = drive is not None and drive.is_parked and drive.log.state.head == position.head

@@ -1,9 +1,9 @@
 """The service that HTTP, the command line and the Python API share: verbs on sessions."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from perdure.core.log.events import Content as StoredContent
 from perdure.core.log.events import Event as LogEvent
@@ -12,7 +12,6 @@ from perdure.core.session import queues
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.naming import check_id
 from perdure.core.session.state import State
-from perdure.core.transfer.foreign import ForeignSession
 from perdure.core.webhooks.deliveries import Hook
 from perdure.errors import Corrupt, NotFound
 from perdure.runtime.agents.agents import Agents
@@ -39,11 +38,6 @@ from perdure.runtime.sessions.feed import EventFeed
 from perdure.runtime.sessions.pending_calls import PendingCalls
 from perdure.runtime.sessions.runs import Runs, SentMessage
 from perdure.runtime.sessions.snapshot import Snapshots
-from perdure.runtime.transfer.adopt import Adopted, adopt
-from perdure.runtime.transfer.create import NewSession, SessionNames, create_session
-from perdure.runtime.transfer.exports import export_lines
-from perdure.runtime.transfer.fork import fork
-from perdure.runtime.transfer.imports import ImportReport, import_lines
 from perdure.runtime.views import Snapshot
 from perdure.runtime.webhooks.deliveries import Deliveries
 from perdure.store.base import NoStream, Page, Write
@@ -55,19 +49,12 @@ from perdure.views.values import Content
 
 if TYPE_CHECKING:
     from perdure.runtime.sessions.task_lists import AllTasks
+    from perdure.runtime.sessions.transfers import Transfers
     from perdure.tasks.service import Tasks
 
 
-class SessionExport(NamedTuple):
-    """The lines of one session, which are read when they are asked for."""
-
-    tenant: str
-    session_id: str
-    lines: AsyncIterator[bytes]
-
-
 class Service:
-    """Verbs on sessions; `calls`, `runs`, `feed`, `deliveries` and `tasks` are of other nouns.
+    """Verbs on sessions; `calls`, `runs`, `feed` and other attributes have those of their nouns.
 
     `inbox` has the commits to sessions that need nothing else: create, cancel, wake, metadata.
     """
@@ -110,6 +97,14 @@ class Service:
         from perdure.runtime.sessions.task_lists import AllTasks
 
         return AllTasks(self._resources.store, self.tasks.registry, self.inbox)
+
+    @property
+    def transfers(self) -> "Transfers":
+        """Fork, export, import and adoption of sessions."""
+        from perdure.runtime.sessions.transfers import Transfers
+
+        resources = self._resources
+        return Transfers(resources.store, self.inbox, resources.child_inbox, self.runs)
 
     async def _process_name(self) -> str:
         return await self.tasks.process_name()
@@ -350,70 +345,3 @@ class Service:
             return await read_bytes(self._resources.store, digest)
         except NoStream:
             return None
-
-    # --- transfer -----------------------------------------------------------------------------
-
-    async def fork(
-        self, entry: SessionEntry, *, at: int | None = None, session_id: str | None = None
-    ) -> SessionEntry:
-        """Copy a session up to the last settled point, not after event `at`."""
-        return await fork(self._resources.store, entry, at=at, session_id=session_id)
-
-    async def export(self, entry: SessionEntry, *, secrets: bool = False) -> AsyncIterator[bytes]:
-        """Yield a session as lines of JSON, with its background agents after it.
-
-        Raises Corrupt after all that can be read.
-        """
-        damage: list[Corrupt] = []
-        async for session in self.tree(entry):
-            try:
-                async for line in export_lines(self._resources.store, session, secrets=secrets):
-                    yield line
-            except Corrupt as error:
-                damage.append(error)
-        if damage:
-            raise damage[0]
-
-    async def tree(self, entry: SessionEntry) -> AsyncIterator[SessionEntry]:
-        """Yield a session, and after it the sessions of the background agents below it."""
-        yield entry
-        async for item in self._resources.child_inbox.tasks_of(entry.stream):
-            child = await self.runs.find_child(item.task)
-            if child is not None and child.stream != entry.stream:
-                async for session in self.tree(child):
-                    yield session
-
-    async def exports(
-        self, tenant: str | None, names: Iterable[tuple[str, str]] | None, *, secrets: bool
-    ) -> AsyncIterator[SessionExport]:
-        """Yield the exports of these sessions with their background agents, or of all, each once.
-
-        Their lines raise Corrupt after all that can be read.
-        """
-        entries: dict[str, SessionEntry] = {}
-        if names is None:
-            entries = {item.stream: item async for item in self.sessions(tenant, damaged=True)}
-        for name in names or ():
-            root = await self.get(SessionRef(*name))
-            entries |= {item.stream: item async for item in self.tree(root)}
-        for entry in entries.values():
-            lines = self._export_single(entry, secrets=secrets)
-            yield SessionExport(entry.record.tenant, entry.record.id, lines)
-
-    async def _export_single(self, entry: SessionEntry, *, secrets: bool) -> AsyncIterator[bytes]:
-        if entry.is_damaged:
-            SessionEntry.decode(entry.index_entry)
-        async for line in export_lines(self._resources.store, entry, secrets=secrets):
-            yield line
-
-    async def import_lines(self, lines: Iterable[bytes], tenant: str | None = None) -> ImportReport:
-        """Create the sessions of an export. Raises Refused, Conflict."""
-        return await import_lines(self._resources.store, lines, tenant)
-
-    async def adopt(self, foreign: ForeignSession, names: SessionNames) -> Adopted:
-        """Create a session that another program wrote. Raises Refused, Conflict."""
-        return await adopt(self._resources.store, foreign, names)
-
-    async def restore(self, session: NewSession) -> SessionEntry:
-        """Create a session from its log. Raises HeadMoved or VersionMoved if it exists."""
-        return await create_session(self._resources.store, session)

@@ -4,10 +4,10 @@ from contextlib import suppress
 
 from perdure.core.conversation import compaction
 from perdure.core.conversation.compaction import CompactionPolicy
+from perdure.core.driver.verdicts import NOTHING_TO_COMPACT
 from perdure.core.log.events import CompactionRequested
 from perdure.core.session.state import State
 from perdure.errors import Conflict, ModelError, PerdureError, Refused
-from perdure.runtime.engine.summaries import NOTHING_TO_COMPACT
 from perdure.runtime.records.content import check_text
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.sessions.service import Service

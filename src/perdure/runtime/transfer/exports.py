@@ -9,14 +9,14 @@ import msgspec
 
 from perdure.core.json_depth import check_readable
 from perdure.core.log import codec, events
-from perdure.core.log.events import Content, StampedEvent
+from perdure.core.log.events import StampedEvent
 from perdure.core.log.redaction import redact_event_data
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
 from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord, parse_session_stream
 from perdure.errors import Corrupt
-from perdure.runtime.records.content import read_bytes
+from perdure.runtime.records.content import event_blobs, read_bytes
 from perdure.runtime.records.entries import SessionEntry
 from perdure.runtime.records.log import unreadable_record
 from perdure.runtime.transfer.checksum import SessionChecksum
@@ -169,19 +169,6 @@ def pending_line(record: PendingRecord | msgspec.Raw) -> bytes:
 def blob_line(digest: str, data: bytes) -> bytes:
     """Return the line of a file."""
     return _line(blob=digest, data=base64.b64encode(data).decode())
-
-
-def event_blobs(event: events.Event) -> Iterable[str]:
-    """Yield the digests of the files that an event refers to."""
-    content: Content | dict[str, Any] = ""
-    if isinstance(event, events.User | events.FollowUpQueued):
-        content = event.content
-    elif isinstance(event, events.ToolResult):
-        content = event.result
-    if isinstance(content, list):
-        for part in content:
-            if isinstance(part.get("blob"), str):
-                yield part["blob"]
 
 
 async def _records(

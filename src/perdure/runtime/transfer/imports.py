@@ -24,7 +24,7 @@ from perdure.core.session import queues
 from perdure.core.session.naming import SessionRecord, check_id, check_tenant
 from perdure.core.transfer.salvage import Remains, SalvagedCall, SalvagedLog, salvage
 from perdure.errors import Conflict, PerdureError, Refused
-from perdure.runtime.records.content import content_digest, store_bytes
+from perdure.runtime.records.content import content_digest, event_blobs, store_bytes
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.transfer.checksum import changed_sessions, plain_line
 from perdure.runtime.transfer.create import (
@@ -33,7 +33,7 @@ from perdure.runtime.transfer.create import (
     create_session,
     session_from_log,
 )
-from perdure.runtime.transfer.exports import FORMAT, event_blobs
+from perdure.runtime.transfer.exports import FORMAT
 from perdure.store.base import HeadMoved, Record, Store, VersionMoved
 
 _MOST_LOST: Final = 1_000  # of a range of lost events that count one by one

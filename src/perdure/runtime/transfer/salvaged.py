@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from perdure.runtime.records.content import content_digest
+from perdure.runtime.records.content import content_digest, event_blobs
 from perdure.runtime.transfer.checksum import SessionChecksum
 from perdure.runtime.transfer.create import SessionNames
 from perdure.runtime.transfer.exports import (
     EventLines,
     blob_line,
-    event_blobs,
     first_line,
     pending_line,
 )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import Final, Literal
+from typing import Final, get_args
 
 from perdure import host
 from perdure.core.pending import record as pending
@@ -22,6 +22,7 @@ from perdure.runtime.worker.clock import RecordedAhead
 from perdure.runtime.worker.sender import DeliverySender
 from perdure.store.base import Gone, NoStream
 from perdure.views.health import RecoveryReport
+from perdure.views.literals import WorkKind
 
 logger = logging.getLogger("perdure")
 
@@ -30,17 +31,13 @@ MAX_DRIVES: Final = 256
 MAX_REPORTED: Final = 100  # pending calls in the report of a start
 
 
-Kind = Literal["sessions", "deliveries"]
-KINDS: Final[tuple[Kind, ...]] = ("sessions", "deliveries")
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerScope:
     """Part of the work that a worker does; every worker expires calls and sweeps."""
 
     agents: frozenset[str] | None = None  # None: all that are known here
     queues: frozenset[str] | None = None  # None: `default`, and those of the agents here
-    only: Kind | None = None  # one kind of work; None: both
+    only: WorkKind | None = None  # one kind of work; None: both
     concurrency: int | None = None  # sessions driven at one time; None: MAX_DRIVES
 
     def check(self, names: Collection[str]) -> None:
@@ -56,8 +53,8 @@ class WorkerScope:
             raise ConfigError("a worker serves at least one queue: queues", code="QUEUE_INVALID")
         for queue in self.queues or ():
             check_queue(queue)
-        if self.only not in (None, *KINDS):
-            raise ConfigError(f"only can be {' or '.join(KINDS)}, not {self.only!r}")
+        if self.only not in (None, *get_args(WorkKind)):
+            raise ConfigError(f"only can be {' or '.join(get_args(WorkKind))}, not {self.only!r}")
         if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError("a worker drives at least one session at a time: concurrency")
 

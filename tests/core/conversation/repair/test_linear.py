@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.core.conversation.repair import repair
-from perdure.core.providers import render
+from perdure.core.providers.formats import render
 from perdure.core.transfer.event_log import conversations
 
 SHORT, LONG = 300, 3_000

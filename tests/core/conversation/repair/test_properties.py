@@ -31,7 +31,8 @@ from tests.core.conversation.repair.oracle import (
 from perdure.core.conversation.repair import LOST_START, repair
 from perdure.core.conversation.repair.own_messages import NO_TEXT
 from perdure.core.conversation.repair.quick_check import is_certainly_valid
-from perdure.core.providers import Format, render
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render
 from perdure.core.transfer.event_log import conversations
 from perdure.testing.provider_rules import check
 

@@ -25,7 +25,7 @@ from perdure.core.conversation.repair.call_ids import CallIds
 from perdure.core.conversation.repair.json_values import json_value
 from perdure.core.json_depth import MAX_DEPTH
 from perdure.core.pending.settlement import INTERRUPTED
-from perdure.core.providers import render
+from perdure.core.providers.formats import render
 
 HI = {"role": "user", "content": "hi"}
 THOUGHT = {"type": "thinking", "thinking": "let me see", "signature": "c2lnbmVk"}

@@ -12,7 +12,8 @@ from tests.support.paths import DATA
 from perdure.core.conversation.messages import Message, UserMessage, conversation
 from perdure.core.log import events
 from perdure.core.log.events import StampedEvent
-from perdure.core.providers import Format, render
+from perdure.core.providers.catalog import Format
+from perdure.core.providers.formats import render
 from perdure.core.session.state import State, fold
 from perdure.core.transfer.foreign import ConvertedLog, ForeignSession, convert, parse
 from perdure.core.transfer.foreign.convert import SYSTEM_PREFIX

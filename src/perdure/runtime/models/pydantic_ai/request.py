@@ -13,8 +13,8 @@ from pydantic_ai.settings import ModelSettings
 
 from perdure.core.conversation.messages import Answer, AssistantMessage
 from perdure.core.conversation.repair import IncrementalCanonical
-from perdure.core.providers import Target, render_canonical, stream_reader
 from perdure.core.providers.catalog import Format, Provider
+from perdure.core.providers.formats import render_canonical, stream_reader
 from perdure.core.providers.stream import (
     SHAPE_ERRORS,
     Chunk,
@@ -23,6 +23,7 @@ from perdure.core.providers.stream import (
     ResponseReader,
     read_native,
 )
+from perdure.core.providers.target import Target
 from perdure.runtime.models.base import Request
 from perdure.runtime.models.pydantic_ai.failures import (
     cut_off_error,

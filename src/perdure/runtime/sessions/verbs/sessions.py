@@ -18,7 +18,6 @@ from perdure.errors import NotFound, Refused
 from perdure.ids import new_id
 from perdure.runtime.inbox.sessions import NewMessage
 from perdure.runtime.records.entries import SessionEntry, SessionRef
-from perdure.runtime.sessions.execution_states import pause_state
 from perdure.runtime.sessions.listing import (
     SessionFilter,
     count_sessions,
@@ -96,6 +95,8 @@ class SessionVerbs:
 
     async def paused(self, session_id: str) -> PausedState:
         """Return its open calls, and the execution states of its paused runs. Raises NotFound."""
+        from perdure.runtime.sessions.execution_states import pause_state
+
         return await pause_state(self.service, await self.get(session_id))
 
     async def page(
@@ -263,7 +264,7 @@ class SessionVerbs:
 
     async def export(self, session_id: str) -> AsyncIterator[bytes]:
         """Return the lines of a session with its background agents, without secrets."""
-        return self.service.export(await self._views.entry(session_id))
+        return self.service.transfers.export(await self._views.entry(session_id))
 
     # --- changing -----------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ class SessionVerbs:
         """Copy a session up to the last event, not after `at`, at which every call was settled."""
         self.caller.require(Permit.OPERATE)
         entry = await self._views.entry(session_id)
-        copy = await self.service.fork(entry, at=body.at, session_id=body.session_id)
+        copy = await self.service.transfers.fork(entry, at=body.at, session_id=body.session_id)
         return await self._result(copy)
 
     async def compact(self, session_id: str, body: CompactBody) -> None:
