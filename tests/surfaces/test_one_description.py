@@ -156,7 +156,7 @@ def undriven(server: Server) -> None:
 
 
 def damaged(server: Server) -> None:
-    """Damage the first event of a session."""
+    """Damage the first event of a session, which its entry says after a refused decision."""
     name = session_stream("", "damaged-log")
     with closing(sqlite3.connect(server.folder / "p.db", isolation_level=None)) as connection:
         connection.execute(
@@ -164,6 +164,10 @@ def damaged(server: Server) -> None:
             "(SELECT sid FROM stream WHERE id = ?)",
             (name,),
         )
+    http = server.http(token_of("ana"))
+    (call,) = http.get("/pending", params={"sessionID": "damaged-log"}).json()["pending"]
+    refusal = http.post(f"/pending/{call['id']}/approve")
+    assert refusal.json()["code"] == "STORE_CORRUPT"
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,7 @@ class Scene:
     code: str | None = None  # None: it works
     is_run: bool = True
     is_about_people: bool = False  # what Python shows without a caller is for everybody
+    listed: Description | None = None  # what a list of the calls of all sessions says instead
 
 
 def refunds(**policy: Any) -> dict[str, Any]:
@@ -229,9 +234,11 @@ SCENES: Final = {
         code="WRONG_KIND",
     ),
     "damaged-log": Scene(
-        Description(("STORE_CORRUPT",), ("APPROVAL_NEEDED",), None, CAN, 1),
+        Description(("STORE_CORRUPT",), ("STORE_CORRUPT", "APPROVAL_NEEDED"), None, (), 1),
         prepare=damaged,
         code="STORE_CORRUPT",
+        # It reads the entries of calls, and not that of each of their sessions.
+        listed=Description(("STORE_CORRUPT",), ("APPROVAL_NEEDED",), None, CAN, 1),
     ),
     "three-SIGKILLs": Scene(
         Description(("POISONED",)), {"tools": ["shop:die"]}, (calls(("die", {})),)
@@ -526,6 +533,8 @@ async def test_every_surface_describes_a_scene_alike_and_refuses_with_the_same_c
     expected = dict.fromkeys(SEE, scene.sees)
     if scene.is_about_people:
         expected["Runtime"] = replace(scene.sees, can=CAN)
+    if scene.listed is not None:
+        expected["Runtime"] = scene.listed  # which lists the calls of all sessions
     for surface, description in seen.items():
         shown = {f: v for f in FIELDS if (v := getattr(description, f)) is not None}
         wanted = {f: getattr(expected[surface], f) for f in shown}

@@ -3,14 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from msgspec.structs import replace
 
 from perdure.core.json_values import UNKNOWN_ARGUMENT
 from perdure.core.pending.record import APPROVER_KINDS, NO_POLICY, OPEN_STATUSES, PendingRecord
 from perdure.core.roles import ROLES
-from perdure.errors import PerdureError
+from perdure.errors import Corrupt, PerdureError
 from perdure.findings.steps import call_steps, worker_step
 from perdure.findings.texts import arguments_text, call_text, line, plural
 from perdure.runtime.diagnosis.outcomes import call_outcome
@@ -38,6 +38,7 @@ _REFUSED: Final[dict[str, frozenset[Act]]] = {
     TOOL_MISSING: _RUNNING,
     ARGS_INVALID: frozenset({"approve"}),
     DENIED: frozenset({"approve"}),
+    Corrupt.code: frozenset(get_args(Act)),
 }
 
 

@@ -169,12 +169,14 @@ class PendingCalls:
         self,
         stored: PendingRecord,
         acts: Callable[[PendingRecord], tuple[Act, ...]] = accepted_acts,
+        damage: PerdureError | None = None,
     ) -> PendingCall:
         """Return a record as users hold it; `acts` says what they may do about it.
 
+        `damage` is that of the log of its session, if an open call has one that cannot be read.
         `schema` is that of the answer to a question, or of the arguments of a tool known here.
         """
-        problem = self._problem(stored)
+        problem = damage or self._problem(stored)
         record = narrowed(stored, problem)
         agent = self._agents.find(record.agent)
         is_run = agent is not None and record.kind in ("approval", "tool")

@@ -8,8 +8,9 @@ from msgspec import structs
 from perdure.core.pending.record import PendingRecord
 from perdure.core.roles import Permit
 from perdure.core.session.naming import check_id, session_not_found
-from perdure.errors import Refused
+from perdure.errors import Corrupt, PerdureError, Refused
 from perdure.runtime.diagnosis.calls import for_caller
+from perdure.runtime.diagnosis.reasons import stored_reason
 from perdure.runtime.diagnosis.sessions import for_reader
 from perdure.runtime.records.entries import SessionEntry, SessionRef
 from perdure.runtime.sessions.service import Service
@@ -39,9 +40,22 @@ class CallerViews:
         """Return the entry of a session. Raises NotFound."""
         return await self.service.get(self.ref(session_id))
 
-    def call(self, record: PendingRecord) -> PendingCall:
+    def call(self, record: PendingRecord, damage: PerdureError | None = None) -> PendingCall:
         """Return a call with what the caller may do about it."""
-        return self.service.calls.view(record, self.caller.acts)
+        return self.service.calls.view(record, self.caller.acts, damage)
+
+    async def damage(self, tenant: str, session_id: str) -> PerdureError | None:
+        """Return the damage of a session's log of which its entry knows; the log is not read.
+
+        No command to the session is accepted then.
+        """
+        try:
+            entry = await self.service.find(SessionRef(tenant, session_id))
+        except Corrupt as error:
+            return error
+        if entry is None or entry.record.problem != Corrupt.code:
+            return None
+        return stored_reason(entry.record.problem, entry.record.problem_text)
 
     def session(self, result: Result[T]) -> Result[T]:
         """Return a session with the steps and acts that the caller may take."""

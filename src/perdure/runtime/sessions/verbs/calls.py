@@ -17,7 +17,7 @@ from perdure.core.pending.progress import ProgressReport
 from perdure.core.pending.record import PendingRecord, Verb, pending_not_found
 from perdure.core.pending.settlement import Settlement, check_verb
 from perdure.core.roles import Permit
-from perdure.errors import Conflict, NotAllowed, Refused
+from perdure.errors import Conflict, NotAllowed, PerdureError, Refused
 from perdure.runtime.records.entries import SessionRef
 from perdure.runtime.sessions.pending_pages import PendingFilter
 from perdure.runtime.sessions.service import Service
@@ -47,8 +47,15 @@ class CallVerbs:
         self._caller = caller
         self._views = CallerViews(service, caller)
 
-    def _view(self, record: PendingRecord) -> PendingCall:
-        return bind(self._views.call(record), _owner=self)
+    def _view(self, record: PendingRecord, damage: PerdureError | None = None) -> PendingCall:
+        return bind(self._views.call(record, damage if record.is_open else None), _owner=self)
+
+    async def _session_views(self, records: Sequence[PendingRecord]) -> tuple[PendingCall, ...]:
+        """Return views of calls of one session, whose log may be damaged."""
+        damage = None
+        if any(record.is_open for record in records):
+            damage = await self._views.damage(records[0].tenant, records[0].session_id)
+        return tuple([self._view(record, damage) for record in records])
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -57,7 +64,7 @@ class CallVerbs:
         record = await self._service.calls.get(pending_id, self._caller.tenant)
         if not self._caller.may_read(record):
             raise pending_not_found(pending_id)
-        return self._view(record)
+        return (await self._session_views([record]))[0]
 
     async def page(
         self,
@@ -73,6 +80,8 @@ class CallVerbs:
         """
         calls, visible = self._service.calls, self.visible(chosen)
         records, following = await calls.page(visible, after, limit, sort, most)
+        if chosen.session_id is not None and len({record.tenant for record in records}) == 1:
+            return await self._session_views(records), following
         return tuple([self._view(record) for record in records]), following
 
     async def all(
@@ -81,8 +90,9 @@ class CallVerbs:
         """Yield the calls that match, in an order. Raises NotFound if there is no session."""
         if chosen.session_id is not None:
             stream = (await self._views.entry(chosen.session_id)).stream
-            for record in await self._service.calls.of_stream(stream, self.visible(chosen), sort):
-                yield self._view(record)
+            records = await self._service.calls.of_stream(stream, self.visible(chosen), sort)
+            for call in await self._session_views(records):
+                yield call
             return
         after: str | None = None
         while True:
@@ -97,7 +107,7 @@ class CallVerbs:
         entry = await self._views.entry(session_id)
         records = await self._service.calls.of_session(entry)
         ordered = sorted(records, key=lambda record: (record.time.created, record.part_id))
-        return tuple([self._view(record) for record in ordered])
+        return await self._session_views(ordered)
 
     async def count(self, chosen: PendingFilter) -> int:
         """Return the number of all calls that match."""
