@@ -5,8 +5,10 @@ import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import anyio
@@ -17,6 +19,7 @@ from perdure.app.stores import default_tasks_root
 from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt, Refused
 from perdure.store.base import DELETE, Put, Record, Slice, Write
+from perdure.store.files.folder import is_old_format, prepare_folder
 from perdure.store.files.store import files_store, write_files
 from perdure.store.shared import line_files as files_logs
 from perdure.store.shared.lines import decode_event
@@ -405,3 +408,19 @@ async def test_a_session_of_any_id_stays_in_the_folder(tmp_path: Path) -> None:
 
 def test_the_tasks_of_a_folder_are_beside_it(tmp_path: Path) -> None:
     assert default_tasks_root(files_store(tmp_path / "shop")) == tmp_path / "shop.tasks"
+
+
+def test_two_programs_may_create_a_folder_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5"""
+    both, rename = Barrier(2), os.rename
+
+    def rename_together(old: str, new: Path) -> None:
+        both.wait(10)
+        rename(old, new)
+
+    monkeypatch.setattr(files_logs.os, "rename", rename_together)
+    with ThreadPoolExecutor(2) as programs:
+        list(programs.map(prepare_folder, [tmp_path / "new"] * 2))
+    assert not is_old_format(tmp_path / "new")

@@ -42,7 +42,7 @@ def check_folder(base: Path) -> None:
 def mark_as_new(base: Path) -> None:
     """Write the journal that keeps earlier versions out, instead of theirs."""
     if not (base / JOURNAL).exists() or (base / JOURNAL).read_bytes() != _NEWER:
-        replace_file(base / JOURNAL, _NEWER)
+        replace_file(base / JOURNAL, _NEWER, is_locked=False)  # many may open a new folder
 
 
 def is_old_format(base: Path) -> bool:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, NamedTuple
 
 from perdure.store.base import Unavailable
@@ -77,13 +78,14 @@ def read_spans(path: Path, spans: Sequence[Span]) -> list[bytes]:
     return [content[at - first : at - first + length] for at, length in spans]
 
 
-def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+def replace_file(path: Path, content: bytes, *, sync: bool = True, is_locked: bool = True) -> None:
     """Replace the content of a file atomically: readers see the old or the new one.
 
-    With `sync`, the same is true after a loss of power.
+    With `sync`, the same is true after a loss of power. Writers that hold no lock on the file
+    (`is_locked`) write to temporary files of their own.
     """
     folder, _, name = str(path).rpartition("/")
-    part = f"{folder}/.{name}.tmp"
+    part = f"{folder}/.{name}.{'' if is_locked else token_hex(8)}tmp"
     try:
         fd = os.open(part, _REPLACE, FILE)
     except FileNotFoundError:
