@@ -420,7 +420,7 @@ def test_two_programs_may_create_a_folder_at_the_same_time(
         both.wait(10)
         rename(old, new)
 
-    monkeypatch.setattr(files_logs.os, "rename", rename_together)
+    monkeypatch.setattr(os, "rename", rename_together)
     with ThreadPoolExecutor(2) as programs:
         list(programs.map(prepare_folder, [tmp_path / "new"] * 2))
     assert not is_old_format(tmp_path / "new")
