@@ -31,9 +31,14 @@ class Ledger:
 
     effects: Counter[tuple[str, str]] = field(default_factory=Counter)
     approvals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    damaged: str = "v"  # the session that may lose its name
+
+    def key(self, session: str, tool: str) -> tuple[str, str]:
+        """Return the key of a session and a tool: without a name it is still the same session."""
+        return (self.damaged if session.startswith("lost-") else session, tool)
 
     def copy(self) -> "Ledger":
-        return Ledger(self.effects.copy(), self.approvals.copy())
+        return Ledger(self.effects.copy(), self.approvals.copy(), self.damaged)
 
 
 class InformedModel:
@@ -67,7 +72,7 @@ def agents(ledger: Ledger) -> list[Agent[Any]]:
     """Return a clerk for each scene, whose tools write into the ledger."""
 
     def record(ctx: Context) -> str:
-        ledger.effects[ctx.session_id, ctx.tool] += 1
+        ledger.effects[ledger.key(ctx.session_id, ctx.tool)] += 1
         return "done"
 
     @tool
@@ -217,6 +222,7 @@ async def create(scene: Scene, url: str) -> Template:
     if scene.is_child:
         async with Runtime(url, agents=agents(ledger)) as rt:
             (session,) = [s.session_id async for s in rt.sessions() if s.parent == "v"]
+    ledger.damaged = session
     return Template(scene, session, ledger)
 
 
@@ -249,7 +255,7 @@ async def settle(url: str, ledger: Ledger) -> list[str]:
 
 
 async def _settle_call(rt: Runtime, call: PendingCall, ledger: Ledger) -> None:
-    key = (call.session_id, call.tool)
+    key = ledger.key(call.session_id, call.tool)
     if call.kind == "tool":
         await rt.submit_result(call.id, "shipped")
     elif call.kind == "question":

@@ -13,7 +13,14 @@ import pytest
 from tests.damage.cases import WAYS, Case, Databases, SqliteFiles, Way, cases, run, run_cases
 from tests.damage.exports import EXPORT_DAMAGES, run_exports
 from tests.damage.scenes import SCENES, Ledger, Scene, judge, settle
-from tests.support.damage import POSTGRES_CASES, SQLITE_CASES, SQLITE_DAMAGES, Damage
+from tests.support.damage import (
+    DUE,
+    POSTGRES_CASES,
+    SQLITE_CASES,
+    SQLITE_DAMAGES,
+    STALE,
+    Damage,
+)
 
 EVERY_SQLITE = 7  # in make test: one in so many, in the order of the table
 EVERY_POSTGRES = 36  # as many as there are scenes and ways: each kind once
@@ -77,6 +84,19 @@ def test_all_kinds_of_damage_to_rows_of_postgres(
     """G3, G7, G9"""
     _, faults = run_cases(databases, cases(POSTGRES_CASES, scene, way), tmp_path)
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("store", ["files", "databases"])
+@pytest.mark.parametrize("damage", [*DUE, *STALE], ids=lambda damage: damage.name)
+def test_a_row_that_keeps_a_running_session_from_every_driver_is_reported_and_repaired(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str, damage: Damage
+) -> None:
+    """G9: it would run for ever, and nobody would know"""
+    scene = next(scene for scene in SCENES if scene.name == "running")
+    number, faults = run_cases(
+        request.getfixturevalue(store), [Case(scene, damage, "fix")], tmp_path
+    )
+    assert (number, faults) == (1, [])
 
 
 def test_the_oracle_finds_an_effect_twice_and_one_without_a_decision() -> None:

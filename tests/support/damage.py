@@ -198,6 +198,12 @@ _NO_STREAM = _codes("STREAM_MISSING")
 _FILE = _codes("DATABASE_DAMAGED")
 _NOTHING = _codes()
 
+_EXCHANGED_ENTRIES = (
+    "UPDATE entry SET sid = -1 WHERE sid = {v}",
+    "UPDATE entry SET sid = {v} WHERE sid = {w}",
+    "UPDATE entry SET sid = {w} WHERE sid = -1",
+)
+
 CONTENT = (
     Damage(
         "content of the open call",
@@ -614,6 +620,45 @@ STRAYS_OF_SOME = (
     ),
 )
 
+# The log has a higher epoch: a driver would take the calls of a dead one for its own.
+STALE = (
+    _both(
+        "epoch of the stream before its log",
+        "stream",
+        _STREAM,
+        "UPDATE stream SET epoch = 0 WHERE id = '{v_id}'",
+    ),
+)
+
+# Of sessions for which a driver has something to do.
+DUE = (
+    Damage(
+        "due time in the far future",
+        "stream",
+        _STREAM,
+        ("UPDATE stream SET due = 99999999999999 WHERE id = '{v_id}' AND due IS NOT NULL",),
+        ("UPDATE lease SET due = 99999999999999 {of_v}",),
+    ),
+)
+
+# Several kinds at once.
+TOGETHER = (
+    _both(
+        "all entries deleted, and name of the stream of another sort",
+        "stream",
+        _STREAM | _NO_ENTRY,
+        "UPDATE stream SET id = 'nonsense' WHERE id = '{v_id}'",
+        "DELETE FROM entry",
+    ),
+    Damage(
+        "entries exchanged with another session, and row of the stream",
+        "swapped",
+        _STREAM | _ENTRY | _NO_ENTRY,
+        (*_EXCHANGED_ENTRIES, "UPDATE stream SET due = 'soon' WHERE id = '{v_id}'"),
+        (*_EXCHANGED_ENTRIES, "UPDATE stream SET holder = 'nobody' WHERE id = '{v_id}'"),
+    ),
+)
+
 SWAPPED = (
     _sqlite(
         "event moved from another session",
@@ -633,9 +678,7 @@ SWAPPED = (
         "entries exchanged with another session",
         "swapped",
         _ENTRY | _NO_ENTRY,
-        "UPDATE entry SET sid = -1 WHERE sid = {v}",
-        "UPDATE entry SET sid = {v} WHERE sid = {w}",
-        "UPDATE entry SET sid = {w} WHERE sid = -1",
+        *_EXCHANGED_ENTRIES,
     ),
     _both(
         "names exchanged with another session",
@@ -675,9 +718,11 @@ PAGES = (
     ),
 )
 
-DAMAGES: tuple[Damage, ...] = (*(*CONTENT, *EVENTS, *ENTRIES, *STREAM, *STRAYS, *SWAPPED, *PAGES),)
+DAMAGES: tuple[Damage, ...] = (
+    *(*CONTENT, *EVENTS, *ENTRIES, *STREAM, *STALE, *STRAYS, *SWAPPED, *PAGES),
+)
 SQLITE_DAMAGES = tuple(d for d in DAMAGES if d.sqlite is not None or d.file is not None)
 POSTGRES_DAMAGES = tuple(d for d in DAMAGES if d.postgres is not None)
 # A case of damage may be in a state in which a session has other entries than `damage_shop` has.
-SQLITE_CASES = (*SQLITE_DAMAGES, *STRAYS_OF_SOME)
-POSTGRES_CASES = (*POSTGRES_DAMAGES, *STRAYS_OF_SOME)
+SQLITE_CASES = (*SQLITE_DAMAGES, *STRAYS_OF_SOME, *DUE, *TOGETHER)
+POSTGRES_CASES = (*POSTGRES_DAMAGES, *STRAYS_OF_SOME, *DUE, *TOGETHER)

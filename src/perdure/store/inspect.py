@@ -89,6 +89,7 @@ class StreamInspection:
     number: int = 0  # of its row; 0: the store has no such numbers
     due: int | None = None
     row: RowHealth = "sound"
+    is_named: bool = False  # by its checksum, a damaged row has its right name and kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,10 @@ def find_session(
     for names, stream in _session_streams(inspector):
         if tenant in (None, names[0]):
             streams.setdefault(names, []).append(stream)
+    if not any(names[1].startswith(typed_id) for names in streams):
+        for names, stream in _misnamed(inspector):
+            if tenant in (None, names[0]):
+                streams.setdefault(names, []).append(stream)
     exact = [names for names in streams if names[1] == typed_id]
     candidates = exact or [names for names in streams if names[1].startswith(typed_id)]
     if len(candidates) > 1 and ("", typed_id) in candidates:
@@ -52,7 +56,27 @@ def _inspect(
 
 def session_streams(inspector: StoreInspector) -> list[str]:
     """Return the streams of all sessions, also of those whose row or entry is lost."""
-    return sorted({stream for _, stream in _session_streams(inspector)})
+    named = {stream for _, stream in _session_streams(inspector)}
+    return sorted(named | {stream for _, stream in _misnamed(inspector)})
+
+
+def _misnamed(inspector: StoreInspector) -> list[tuple[_Names, str]]:
+    """Return the sessions whose streams do not have the name of a session's.
+
+    Everything in the store is read for them.
+    """
+    streams: list[StreamInspection] = []
+
+    def add(stream: StreamInspection) -> None:
+        if index.parse_session_stream(stream.stream) is None and is_session(stream):
+            streams.append(stream)
+
+    inspector.each_stream(add)
+    return [
+        (session_names(stream, ())[:2], stream.stream)
+        for stream in streams
+        if not is_stray(inspector, stream)
+    ]
 
 
 def _session_streams(inspector: StoreInspector) -> Iterator[tuple[_Names, str]]:

@@ -31,7 +31,7 @@ def is_session(stream: StreamInspection) -> bool:
 def session_names(stream: StreamInspection, log: Sequence[StampedEvent]) -> SessionNames:
     """Return whose stream this is: by its row, or else by its entries and events."""
     own = index.parse_session_stream(stream.stream)
-    if stream.row == "sound" and own is not None:
+    if own is not None and (stream.row == "sound" or stream.is_named):
         return SessionNames(*own, *index.parse_stream_kind(stream.kind))
     record = session_record_of(stream)
     if record is not None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from perdure.core.conversation.messages import conversation
 from perdure.core.conversation.repair import repair
+from perdure.core.driver.plan import MIN_CLOCK_STEP_MS
 from perdure.core.log import events
 from perdure.core.pending import record as pending
 from perdure.core.pending.record import PendingRecord
@@ -28,7 +29,7 @@ from perdure.findings.steps import session_step, step
 from perdure.runtime.doctor.rows import session_names
 from perdure.runtime.records.entries import pending_listing
 from perdure.runtime.records.listings import SESSIONS
-from perdure.runtime.transfer.create import SessionNames
+from perdure.runtime.transfer.create import SessionNames, last_epoch, wake_instant
 from perdure.runtime.transfer.readable import (
     ReadableLog,
     decode_or_none,
@@ -39,11 +40,21 @@ from perdure.store.base import UNLISTED
 from perdure.store.inspect import StreamInspection
 from perdure.store.shared.damage import DAMAGED
 from perdure.tasks.model.record import BACKGROUND, newest_first_key
+from perdure.views.durations import format_ms
 from perdure.views.findings import Finding, Step
 
 _REBUILDABLE: Final = frozenset(
-    {"EVENT_UNREADABLE", "EVENTS_MISSING", "ENTRY_UNREADABLE", "ENTRY_MISSING", "ORPHANED_ENTRY"}
+    {
+        "STREAM_DAMAGED",
+        "EVENT_UNREADABLE",
+        "EVENTS_MISSING",
+        "ENTRY_UNREADABLE",
+        "ENTRY_MISSING",
+        "ORPHANED_ENTRY",
+    }
 )
+
+_LATE_MS: Final = 3_600_000  # more than drivers that stop or cannot start put a session off
 
 _NOT_DUE: Final = "NOT_DUE"
 
@@ -154,6 +165,29 @@ class SessionCheckup:
         elif self.stream.row == "damaged":
             text = f"the row of its stream (number {self.stream.number}) is damaged"
             yield self._damage("STREAM_DAMAGED", text, "writes it again")
+        elif not self.log.lost:
+            yield from self._contradicted_row()
+
+    def _contradicted_row(self) -> Findings:
+        """Yield what is wrong in a row that can be read, by the log: no worker would continue."""
+        stream, epoch = self.stream, last_epoch(self.log.events)
+        row = f"the row of its stream (number {stream.number})"
+        effect = "creates it again, and keeps the original in a file"
+        if stream.epoch < epoch:
+            text = f"{row} is damaged: it has epoch {stream.epoch}, and its log has {epoch}"
+            yield self._damage("STREAM_DAMAGED", text, effect)
+        if stream.due is None or stream.due <= self.now + _LATE_MS or self._is_recorded_ahead:
+            return
+        wake = wake_instant(self.state, max(epoch, stream.epoch), self.now)
+        if wake is not None and stream.due > max(wake, self.now) + _LATE_MS:
+            late = format_ms(stream.due - max(wake, self.now))
+            text = f"{row} is damaged: it is due {late} later than its log says"
+            yield self._damage("STREAM_DAMAGED", text, effect)
+
+    @property
+    def _is_recorded_ahead(self) -> bool:
+        """Report whether the clock was ahead at its last event: then workers wake it."""
+        return self.state.updated_at > self.now + MIN_CLOCK_STEP_MS
 
     # --- the log ------------------------------------------------------------------------------
 

@@ -78,6 +78,22 @@ def session_record(names: SessionNames, log: Sequence[StampedEvent], state: Stat
     )
 
 
+def last_epoch(log: Sequence[StampedEvent]) -> int:
+    """Return the highest epoch of a log.
+
+    The stream has at least this one: no driver may mistake an old driver's call for its own.
+    """
+    with_epoch = (events.ToolStarted, events.Pending)
+    marked = [item.event for item in log if isinstance(item.event, with_epoch)]
+    return max((event.epoch for event in marked if event.epoch is not None), default=0)
+
+
+def wake_instant(state: State, epoch: int, now: int) -> int | None:
+    """Return when a driver has something to do in a session; None: it waits for others."""
+    effect = plan(state, DriveView(epoch=epoch + 1), now)
+    return effect.due if isinstance(effect, Park) else now
+
+
 def session_from_log(
     names: SessionNames,
     log: Sequence[StampedEvent],
@@ -89,12 +105,7 @@ def session_from_log(
     `entries` are the records of its calls as far as they are known; the log counts.
     """
     state = fold(log)
-    # Above every epoch of the log: no driver here may mistake an old driver's call for its own.
-    with_epoch = (events.ToolStarted, events.Pending)
-    marked = [item.event for item in log if isinstance(item.event, with_epoch)]
-    epochs = [event.epoch for event in marked if event.epoch is not None]
-    epoch = max(epochs, default=0)
-    effect = plan(state, DriveView(epoch=epoch + 1), now)
+    epoch = last_epoch(log)
     tenant, session_id, agent, _ = names
     records = {record.id: record for record in entries}
     calls = open_records(log, session_id, tenant, agent)
@@ -103,7 +114,7 @@ def session_from_log(
         log,
         [as_record(item.event, item.at) for item in log],
         [_complete_record(call, records.get(call.id)) for call in calls],
-        effect.due if isinstance(effect, Park) else now,
+        wake_instant(state, epoch, now),
         epoch,
     )
 

@@ -131,6 +131,7 @@ def _inspection(number: int, row: Any, log: _Rows, entries: _Rows) -> StreamInsp
         return inspection
     _, name, kind, head, epoch, gone, holder, until, due, *_ = row
     health = _health(row, last, len(entries))
+    checksum = row[9]
     return replace(
         inspection,
         stream=unpack_text(name),
@@ -142,6 +143,7 @@ def _inspection(number: int, row: Any, log: _Rows, entries: _Rows) -> StreamInsp
         holder_until=until,
         due=due,
         row=health,
+        is_named=checksum is not None and checksum == _checksum_text(number, name, kind),
     )
 
 
@@ -162,12 +164,16 @@ def _health(row: Any, last: int, entries: int) -> RowHealth:
     the stream for ever, and so would a lease that is not in the table of leases.
     """
     sid, name, kind, head, _, gone, holder, until, _, checksum, is_leased = row
-    is_sound = checksum is None or checksum == f"\\x{stream_checksum(sid, name, kind).hex()}"
+    is_sound = checksum is None or checksum == _checksum_text(sid, name, kind)
     has_rest = gone and (last > 0 or entries > 0)
     has_holder = holder is None or until is not None
     has_end = last <= head <= last + MOST_LOST
     is_sound = is_sound and not has_rest and has_holder and is_leased and has_end
     return "sound" if is_sound else "damaged"
+
+
+def _checksum_text(sid: int, stream: str, kind: str) -> str:
+    return f"\\x{stream_checksum(sid, stream, kind).hex()}"
 
 
 def stream_checksum(sid: int, stream: str, kind: str) -> bytes:

@@ -70,6 +70,13 @@ class StoredStream(NamedTuple):
             return False
         return crc is None or crc == stream_checksum(sid, stream, kind, gone=bool(gone))
 
+    @property
+    def is_named(self) -> bool:
+        """Report whether a checksum says that the name and the kind of the stream are right."""
+        if type(self.stream) is not str or type(self.kind) is not str or self.crc is None:
+            return False
+        return self.crc == stream_checksum(self.sid, self.stream, self.kind, gone=False)
+
 
 class InspectedRow(NamedTuple):
     """The row of a stream, and what it must agree with."""

@@ -352,6 +352,7 @@ def _with_row(inspection: StreamInspection, loaded: InspectedRow) -> StreamInspe
         holder_until=loaded.until,
         due=row.due if isinstance(row.due, int) else None,
         row="sound" if is_sound else "damaged",
+        is_named=row.is_named,
     )
 
 
