@@ -269,6 +269,7 @@ class FindOptions(TypedDict, total=False):
     stream: str | None
     due_before: int | None
     after: str | None  # the `next` of the previous page
+    skip: int  # 0: so many entries from there on are left out
     limit: int  # 100
 
 
@@ -426,7 +427,8 @@ class Store(Protocol):
     async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; with `due_before` those due by then, by (due, key).
 
-        `after` is the `next` of the previous page of the same query.
+        `after` is the `next` of the previous page of the same query. The entries that `skip` leaves
+        out cost a step in an index each: their data are not read.
         """
         ...
 

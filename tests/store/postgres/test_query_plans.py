@@ -62,6 +62,7 @@ QUESTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
         ("pending", "open", "parked-1042", 100),
     ),
     "list": (reads._find(("kind", "state"), is_first=True), ("pending", "open", 100)),
+    "skip": (reads._skip(("kind", "state"), is_first=True), ("pending", "open", 20)),
     "oldest": (reads._find_listed("oldest", is_first=True), ("pending", "open", 100)),
     "newest": (reads._find_listed("newest", is_first=True), ("pending", "open", 100)),
     "soonest": (reads._find_listed("due", is_first=True), ("pending", "open", 100)),

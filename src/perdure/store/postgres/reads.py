@@ -88,16 +88,25 @@ def checked_entry(entry: Entry | None) -> Entry | None:
 
 async def find(connection: PooledConnection, query: EntryQuery) -> Page:
     """Return a page of entries by conditions."""
-    conditions, start, limit = query.conditions, query.start, query.limit
-    values = [
-        pack_text(value) if isinstance(value, str) else value for value in conditions.values()
-    ]
-    if start is not None:
-        values += [start[0], pack_text(start[1])] if query.is_by_due else [pack_text(start[1])]
-    sql = _find(tuple(conditions), is_first=start is None)
-    rows = await connection.fetch(sql, *values, limit + 1)
+    if query.skip:
+        sql = _skip(tuple(query.conditions), is_first=query.start is None)
+        skipped = await connection.fetchrow(sql, *_values(query), query.skip - 1)
+        if skipped is None:
+            return Page((), None)
+        query = query._replace(start=query.position(unpack_text(skipped[0]), skipped[1]))
+    conditions, limit = tuple(query.conditions), query.limit
+    sql = _find(conditions, is_first=query.start is None)
+    rows = await connection.fetch(sql, *_values(query), limit + 1)
     entries = tuple(entry_from_row(row) for row in rows[:limit])
     return query.page(entries, has_more=len(rows) > limit)
+
+
+def _values(query: EntryQuery) -> list[Any]:
+    """Return the values of the conditions of a query, and those of its position."""
+    values = [*query.conditions.values()]
+    if query.start is not None:
+        values += query.start if query.is_by_due else query.start[1:]
+    return [pack_text(value) if isinstance(value, str) else value for value in values]
 
 
 async def find_listed(connection: PooledConnection, query: ListingQuery) -> Page:
@@ -172,6 +181,22 @@ _FILTERED = {"state": "e.state || '' = {}", "due_before": "e.due + 0 <= {}"}
 
 @cache
 def _find(conditions: tuple[str, ...], *, is_first: bool) -> str:
+    rest, free = _rest(conditions, is_first=is_first)
+    return (
+        "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at "  # noqa: S608
+        f"FROM entry e LEFT JOIN stream s ON s.sid = e.sid {rest} LIMIT ${free}"
+    )
+
+
+@cache
+def _skip(conditions: tuple[str, ...], *, is_first: bool) -> str:
+    due = "e.due" if "due_before" in conditions else "NULL"  # only an index is read
+    rest, free = _rest(conditions, is_first=is_first)
+    return f"SELECT e.key, {due} FROM entry e {rest} LIMIT 1 OFFSET ${free}"  # noqa: S608
+
+
+def _rest(conditions: tuple[str, ...], *, is_first: bool) -> tuple[str, int]:
+    """Return the conditions and the order of a query, and the number of the next parameter."""
     by_due, by_stream = "due_before" in conditions, "stream" in conditions
     filtered = {"due_before"} if by_stream else {"state"} if by_due else set()
     forms = {**_INDEXED, **{name: _FILTERED[name] for name in filtered}}
@@ -182,11 +207,7 @@ def _find(conditions: tuple[str, ...], *, is_first: bool) -> str:
         free += 2 if by_due else 1
     key = "e.key || ''" if by_stream else "e.key"
     order = f"e.due, {key}" if by_due else key
-    return (
-        "SELECT e.kind, e.key, s.id, e.version, e.state, e.due, e.data, e.listing, e.at "  # noqa: S608
-        "FROM entry e LEFT JOIN stream s ON s.sid = e.sid "
-        f"WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ${free}"
-    )
+    return f"WHERE {' AND '.join(where)} ORDER BY {order}", free
 
 
 @cache

@@ -96,7 +96,7 @@ class IndexedStore(StoreWrapper):
     async def find(self, kind: str, **options: Unpack[FindOptions]) -> Page:
         """Return entries of a kind by key; pending calls through the index, if it is complete."""
         query = EntryQuery.of(kind, options)
-        keys = _keys(query, self._names) if kind == KIND else []
+        keys = _keys(query, self._names) if kind == KIND and not query.skip else []
         index = self._available_index() if keys else None
         if index is not None:
             page = await self._find_indexed(index, query, keys)

@@ -25,6 +25,7 @@ class EntryQuery(NamedTuple):
     due_before: int | None
     start: PagePosition | None
     limit: int
+    skip: int = 0  # entries after the position that the page leaves out
 
     @classmethod
     def of(cls, kind: str, options: FindOptions) -> "EntryQuery":
@@ -36,6 +37,7 @@ class EntryQuery(NamedTuple):
             options.get("due_before"),
             page_position(options.get("after")),
             max(options.get("limit", LIMIT), 0),
+            max(options.get("skip", 0), 0),
         )
 
     @property

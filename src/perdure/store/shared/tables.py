@@ -118,7 +118,8 @@ class Tables:
             for entry in self._candidates(query.kind, query.stream)
             if query.has(entry.key, entry.state, entry.stream, entry.due)
         )
-        first = heapq.nsmallest(query.limit + 1, matches, lambda e: query.position(e.key, e.due))
+        most = query.skip + query.limit + 1
+        first = heapq.nsmallest(most, matches, lambda e: query.position(e.key, e.due))[query.skip :]
         return query.page(tuple(first[: query.limit]), has_more=len(first) > query.limit)
 
     def find_listed(self, query: ListingQuery) -> Page:

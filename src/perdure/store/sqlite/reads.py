@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.errors import Corrupt
 from perdure.store.base import Census, Entry, Feed, Gone, Growth, NoStream, Page, Record, Slice
 from perdure.store.shared.damage import DAMAGED, damaged_record, damaged_stream
-from perdure.store.shared.paging import check_complete
+from perdure.store.shared.paging import PagePosition, check_complete
 from perdure.store.shared.queries import EntryQuery
 from perdure.store.sqlite.checksums import (
     HEAD,
@@ -220,15 +220,17 @@ def get(connection: sqlite3.Connection, bounds: Bounds, kind: str, key: str) -> 
 
 def find(connection: sqlite3.Connection, bounds: Bounds, query: EntryQuery) -> Page:
     """Return a page of entries by conditions. Raises TooLarge."""
-    conditions, start, limit = query.conditions, query.start, query.limit
-    values = [bounds.bytes, *conditions.values()]
-    if start is not None:
-        values += start if query.is_by_due else start[1:]
-    most = min(limit, bounds.rows) + 1
-    if bounds is not ANY and query.stream is not None:
+    if bounds is not ANY:
         _check_few(connection, bounds, query)
-    sql = _find(tuple(conditions), is_first=start is None)
-    rows = connection.execute(sql, (*values, most)).fetchall()
+    if query.skip:
+        position = _skipped(connection, query)
+        if position is None:
+            return Page((), None)
+        query = query._replace(start=position)
+    conditions, limit = tuple(query.conditions), query.limit
+    most = min(limit, bounds.rows) + 1
+    sql = _find(conditions, is_first=query.start is None)
+    rows = connection.execute(sql, (bounds.bytes, *_values(query), most)).fetchall()
     if len(rows) == most <= limit:
         raise TooLarge
     entries = tuple(entry_from_row(row, bounds) for row in rows[:limit])
@@ -304,16 +306,40 @@ _CONDITIONS = {
 }
 
 
+def _values(query: EntryQuery) -> list[Any]:
+    """Return the values of the conditions of a query, and those of its position."""
+    values = list(query.conditions.values())
+    if query.start is not None:
+        values += query.start if query.is_by_due else query.start[1:]
+    return values
+
+
+def _skipped(connection: sqlite3.Connection, query: EntryQuery) -> PagePosition | None:
+    """Return the position of the last entry that a query leaves out; None if there are fewer."""
+    sql = _skip(tuple(query.conditions), is_first=query.start is None)
+    row = connection.execute(sql, (*_values(query), query.skip - 1)).fetchone()
+    return None if row is None else query.position(*row)
+
+
+@cache
+def _skip(conditions: tuple[str, ...], *, is_first: bool) -> str:
+    due = "due" if "due_before" in conditions else "NULL"  # only an index is read
+    rest = _from(conditions, is_first=is_first)
+    return f"SELECT key, {due} FROM entry {rest} LIMIT 1 OFFSET ?"  # noqa: S608 - no value in it
+
+
 @cache
 def _find(conditions: tuple[str, ...], *, is_first: bool) -> str:
+    return f"{ENTRY} {_from(conditions, is_first=is_first)} LIMIT ?"
+
+
+def _from(conditions: tuple[str, ...], *, is_first: bool) -> str:
     by_due = "due_before" in conditions
     where = [_CONDITIONS[name] for name in conditions]
     if not is_first:
         where.append("(due, key) > (?, ?)" if by_due else "key > ?")
-    return (
-        f"{ENTRY} {_index(conditions)} WHERE {' AND '.join(where)} "
-        f"ORDER BY {'due, key' if by_due else 'key'} LIMIT ?"
-    )
+    order = "due, key" if by_due else "key"
+    return f"{_index(conditions)} WHERE {' AND '.join(where)} ORDER BY {order}"
 
 
 def _index(conditions: tuple[str, ...]) -> str:
@@ -330,6 +356,10 @@ def _index(conditions: tuple[str, ...]) -> str:
 
 
 def _check_few(connection: sqlite3.Connection, bounds: Bounds, query: EntryQuery) -> None:
+    if query.skip > COUNTED_ROWS:
+        raise TooLarge
+    if query.stream is None:
+        return
     # The entries of a stream are sorted before the first one can be returned.
     values = (query.stream, query.kind, bounds.rows)
     if connection.execute(_ONE_MORE, values).fetchone() is not None:

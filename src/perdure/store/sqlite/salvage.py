@@ -89,7 +89,7 @@ class Salvage:
             if entry.kind == query.kind
             and query.has(entry.key, entry.state, entry.stream, entry.due)
         }
-        rest = sorted(places)
+        rest = sorted(places)[query.skip :]
         entries = [places[place] for place in rest[: query.limit]]
         return query.page(entries, has_more=len(rest) > query.limit)
 

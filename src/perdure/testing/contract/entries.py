@@ -1,9 +1,11 @@
 """Entries, streams, the feed, and hints of changes."""
 
+from typing import Unpack
+
 import anyio
 from anyio.lowlevel import checkpoint
 
-from perdure.store.base import Entry, Order, Release, Store, StreamState, Write
+from perdure.store.base import Entry, FindOptions, Order, Release, Store, StreamState, Write
 from perdure.testing.contract.harness import Cases, Harness
 from perdure.testing.contract.steps import drive, expect_error, make, put, record
 
@@ -43,6 +45,39 @@ async def pages_by_due_time_are_ordered_by_due_then_key(harness: Harness) -> Non
     for limit in (1, 2, 3, 50):
         entries = await _all_pages(store, limit, due_before=8)
         assert [e.key for e in entries] == ["old", "b", "a", "c", "d", "edge"]
+
+
+@cases.case("entries")
+async def a_page_leaves_out_as_many_entries_as_it_skips(harness: Harness) -> None:
+    """From the beginning or from a cursor, in every order; past the last one it is empty."""
+    store = await harness.open()
+    await make(store, "s", "t")
+    puts = [put(f"{n:02}", state="ab"[n % 2], stream="st"[n % 3 == 0]) for n in range(9)]
+    dues = [put(f"d{n}", kind="mail", due=n // 2) for n in range(9)]
+    await store.commit([Write("s"), Write("t")], [*puts, *dues])
+
+    async def check(kind: str, **options: Unpack[FindOptions]) -> None:
+        async def page(**more: Unpack[FindOptions]) -> tuple[list[str], str | None]:
+            query: FindOptions = {**options, **more}
+            result = await store.find(kind, **query)
+            return [entry.key for entry in result.entries], result.next
+
+        keys, _ = await page()
+        _, first = await page(limit=1)
+        for skip in (0, 1, 2, len(keys) - 1, len(keys), len(keys) + 1):
+            two, following = await page(skip=skip, limit=2)
+            assert two == keys[skip : skip + 2]
+            assert (following is None) == (skip + 2 >= len(keys))
+            assert (await page(skip=skip, after=first))[0] == keys[1 + skip :]
+            if following is not None:
+                assert (await page(after=following))[0] == keys[skip + 2 :]
+
+    await check("pending")
+    await check("pending", state="a")
+    await check("pending", stream="s")
+    await check("pending", stream="s", state="a")
+    await check("mail", due_before=3)
+    await check("mail", due_before=3, state="open")
 
 
 @cases.case("entries")

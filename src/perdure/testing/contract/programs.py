@@ -276,6 +276,7 @@ async def _everything(store: Store) -> list[Any]:
         pages = [
             await store.find(kind),
             await store.find(kind, state="open"),
+            await store.find(kind, skip=2),
             await store.find(kind, stream="a"),
             await store.find(kind, due_before=store.now()),
             await store.find(kind, state="open", due_before=store.now(), limit=1),
