@@ -11,7 +11,7 @@ from msgspec import structs
 from perdure.errors import Conflict, PerdureError, Refused
 from perdure.ids import new_id
 from perdure.store.base import Gone, Put, Record, Store, VersionMoved, Write
-from perdure.tasks.entries import TaskEntry, find_task, get_task, row_puts
+from perdure.tasks.entries import TaskEntry, find_task, get_task, readable, row_puts
 from perdure.tasks.files.place import RootMarker, TaskPlace
 from perdure.tasks.lifecycle import Lifecycle, Transition, check_error
 from perdure.tasks.listing import TaskLists
@@ -186,12 +186,15 @@ class Registry:
         return (await get_task(self._store, ref)).record
 
     async def list(self, tenant: str | None, filters: TaskFilters) -> list[TaskRecord]:
-        """Return the tasks that match, newest first."""
-        return await self.lists.page(tenant, filters)
+        """Return the tasks that match, newest first; `doctor` reports damaged ones."""
+        sources = await self.lists.shared(tenant, filters)
+        entries = await self.lists.page(sources, filters.offset, filters.limit, filters.start)
+        rows = map(readable, entries)
+        return [row for row in rows if row is not None]
 
     async def count(self, tenant: str | None, filters: TaskFilters) -> int:
         """Return the number of all tasks that match."""
-        return await self.lists.count(tenant, filters)
+        return await self.lists.count_shared(tenant, filters)
 
     # --- changes ------------------------------------------------------------------------------
 

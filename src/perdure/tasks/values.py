@@ -21,7 +21,7 @@ from perdure.errors import (
 )
 from perdure.sandbox.base import Guarantee
 from perdure.tasks.model.facts import AgentDecision, LogEntry
-from perdure.tasks.model.record import KINDS, TaskKind, TaskRecord
+from perdure.tasks.model.record import KINDS, TaskKind, TaskRecord, newest_first_key
 from perdure.tasks.model.state_file import TaskState
 from perdure.tasks.model.status import Status
 from perdure.views.base import instant, iso, iso_text
@@ -29,6 +29,7 @@ from perdure.views.literals import MAX_ID
 from perdure.views.task_bodies import MAX_NAME
 
 T = TypeVar("T")
+Filters = TypeVar("Filters", bound="TaskFilters")
 
 StatusName = Literal["pending", "running", "completed", "failed", "cancelled"]
 SYSTEM: Final = "system"  # owner of a task unless the caller names one
@@ -87,13 +88,25 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilters:
-    """Part of a list of tasks: newest first, from `offset` on, at most `limit`."""
+    """Part of a list of tasks: newest first, from `offset` on, at most `limit`.
+
+    With `after` a page repeats no task of the page before while others are created.
+    """
 
     status: str | None = None
     owner: str | None = None
     limit: int | None = None
     offset: int = 0
     kind: str | None = None
+    after: Task | None = None  # the last task of the page before, from which `offset` counts
+
+    @property
+    def start(self) -> str | None:
+        """The key in lists after which this part begins."""
+        if self.after is None or self.after.created_at is None:
+            return None
+        created_at = round(self.after.created_at.timestamp() * 1000)
+        return newest_first_key(created_at, self.after.tenant, self.after.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,21 +325,23 @@ def check_filters(filters: Any) -> TaskFilters:
     value = from_mapping({} if filters is None else filters, TaskFilters, "filters")
     if value.status is not None:
         check_status(value.status)
-    if value.owner is not None:
-        check_owner_filter(value.owner)
-    if value.kind is not None:
-        check_kind(value.kind)
-    if value.limit is not None:
-        check_count(value.limit, "limit")
-    check_count(value.offset, "offset")
-    return value
+    return check_part(value)
 
 
-def check_owner_filter(value: Any) -> str:
-    """Return the owner whose tasks are listed. Raises Refused INVALID_REQUEST."""
-    if not isinstance(value, str):
-        raise invalid("the owner of a filter must be text")
-    return check_storable(value, "the owner of a filter")
+def check_part(filters: Filters) -> Filters:
+    """Return filters if all but the status are valid. Raises Refused INVALID_REQUEST."""
+    if filters.owner is not None:
+        if not isinstance(filters.owner, str):
+            raise invalid("the owner of a filter must be text")
+        check_storable(filters.owner, "the owner of a filter")
+    if filters.kind is not None:
+        check_kind(filters.kind)
+    if filters.limit is not None:
+        check_count(filters.limit, "limit")
+    check_count(filters.offset, "offset")
+    if filters.after is not None and not isinstance(filters.after, Task):
+        raise invalid("`after` must be a task of the page before")
+    return filters
 
 
 _SPELLINGS: Final = {

@@ -165,10 +165,14 @@ class AgentOutcome(View, frozen=True, kw_only=True):
 
 
 class TaskPage(View, frozen=True, kw_only=True):
-    """Page of a list of tasks; `count` is the number of all that match."""
+    """Page of a list of tasks; `count` is the number of all that match.
+
+    `next` is the cursor of the next page, in lists of tasks of every kind.
+    """
 
     tasks: tuple[AnyTask, ...]
     count: int
+    next: str | None = None
 
 
 class TaskOwner(Protocol):
@@ -219,15 +223,15 @@ def with_verbs(view: T, tasks: TaskOwner, calls: CallOwner) -> T:
 async def every_task(
     list_page: Callable[[Mapping[str, Any]], Awaitable[TaskPage]], filters: Mapping[str, Any]
 ) -> AsyncIterator[AnyTask]:
-    """Yield all tasks that match, newest first, each once: new ones move the pages."""
-    ids: set[tuple[str, str]] = set()
-    offset = 0
-    while tasks := (await list_page({**filters, "limit": PAGE, "offset": offset})).tasks:
-        for task in tasks:
-            if (name := (task.tenant, task.id)) not in ids:
-                ids.add(name)
-                yield task
-        offset += len(tasks)
+    """Yield all tasks that match, newest first, each once."""
+    cursor: str | None = None
+    while True:
+        page = await list_page({**filters, "limit": PAGE, "cursor": cursor})
+        for task in page.tasks:
+            yield task
+        cursor = page.next
+        if cursor is None:
+            return
 
 
 def as_background(task: AnyTask) -> BackgroundTask:

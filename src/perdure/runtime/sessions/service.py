@@ -96,7 +96,7 @@ class Service:
         """Lists of tasks of every kind."""
         from perdure.runtime.sessions.task_lists import AllTasks
 
-        return AllTasks(self._resources.store, self.tasks.registry, self.inbox)
+        return AllTasks(self._resources.store, self.inbox)
 
     @property
     def transfers(self) -> "Transfers":

@@ -1,9 +1,8 @@
-"""Lists of tasks of every kind, newest first, with the number of all that match."""
+"""List of tasks of every kind, newest first, with the number of all that match."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from perdure.core.session.child_tasks import ChildTask
 from perdure.core.session.children import TASK_STATUSES
@@ -13,18 +12,13 @@ from perdure.runtime.inbox.sessions import SessionInbox
 from perdure.runtime.records.entries import SessionRef
 from perdure.store.base import Entry, Store
 from perdure.store.shared.all_pages import all_entries
+from perdure.tasks.entries import readable
+from perdure.tasks.listing import Source, TaskLists
 from perdure.tasks.model import record
 from perdure.tasks.model.record import ListState, TaskRecord
 from perdure.tasks.model.status import Status
-from perdure.tasks.registry import Registry
-from perdure.tasks.values import (
-    TaskFilters,
-    check_count,
-    check_kind,
-    check_owner_filter,
-    from_mapping,
-    invalid,
-)
+from perdure.tasks.values import TaskFilters, check_part, from_mapping, invalid
+from perdure.views.cursors import decode_cursor, encode_cursor
 
 ListedTask = TaskRecord | ChildTask
 
@@ -35,15 +29,12 @@ _SAME: Final = {"failed": "error"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskQuery:
-    """Part of the list of all tasks: newest first, from `offset` on, at most `limit`."""
+class TaskQuery(TaskFilters):
+    """Part of the list of all tasks; `cursor` is the `next` of the page before it."""
 
-    kind: str | None = None
-    status: str | None = None
-    owner: str | None = None
     parent: str | None = None  # session that launched the background agents
-    limit: int = 100
-    offset: int = 0
+    cursor: str | None = None
+    limit: int | None = 100
 
     @property
     def has_shared(self) -> bool:
@@ -62,9 +53,12 @@ class TaskQuery:
         """The status as background agents have it."""
         return None if self.status is None else _SAME.get(self.status, self.status)
 
-    def filters(self, end: int) -> TaskFilters:
-        """Return the filters of shared tasks, up to a position."""
-        return TaskFilters(status=self.status, owner=self.owner, kind=self.kind, limit=end)
+
+class TaskListPage(NamedTuple):
+    """Page of the list of all tasks, and the cursor of the next one."""
+
+    tasks: list[ListedTask]
+    next: str | None
 
 
 def check_query(filters: Mapping[str, Any]) -> TaskQuery:
@@ -73,98 +67,72 @@ def check_query(filters: Mapping[str, Any]) -> TaskQuery:
     query = from_mapping(fields, TaskQuery, "filters")
     if query.status is not None and query.status not in STATUSES:
         raise invalid(f"{str(query.status)[:60]!a} is not a status: use {', '.join(STATUSES)}")
-    if query.kind is not None:
-        check_kind(query.kind)
-    if query.owner is not None:
-        check_owner_filter(query.owner)
-    check_count(query.limit, "limit")
-    check_count(query.offset, "offset")
-    return query
+    return check_part(query)
 
 
 class AllTasks:
     """Tasks of one tenant, or of all tenants (None): shared ones and background agents."""
 
-    def __init__(self, store: Store, registry: Registry, sessions: SessionInbox) -> None:
+    def __init__(self, store: Store, sessions: SessionInbox) -> None:
         self._store = store
-        self._registry = registry
+        self._lists = TaskLists(store)
         self._sessions = sessions
 
-    async def page(self, tenant: str | None, query: TaskQuery) -> list[ListedTask]:
-        """Return the tasks that match, newest first. Raises NotFound if there is no parent."""
-        end = query.offset + min(query.limit, MAX_PAGE)
-        if query.limit == 0:
-            return []
-        rows: list[tuple[str, ListedTask]] = []
-        if query.has_shared:
-            shared = await self._registry.list(tenant, query.filters(end))
-            rows += [(record.list_key(row), row) for row in shared]
+    async def page(self, tenant: str | None, query: TaskQuery) -> TaskListPage:
+        """Return the tasks that match, newest first.
+
+        Raises NotFound if there is no parent, Refused for a cursor that no page has returned.
+        """
+        position = decode_cursor(query.cursor)
+        start = query.start if position is None else position[1]
+        limit = MAX_PAGE if query.limit is None else min(query.limit, MAX_PAGE)
+        sources = await self._lists.shared(tenant, query) if query.has_shared else []
         if query.has_background:
-            entries = await self._background(tenant, query, end)
-            rows += [(entry.key, task) for entry in entries if (task := _readable(entry))]
-        rows.sort(key=lambda row: row[0])
-        return [task for _, task in rows[query.offset : end]]
+            sources += await self._background(tenant, query)
+        entries = await self._lists.page(sources, query.offset, limit + 1 if limit else 0, start)
+        has_more = len(entries) > limit
+        tasks = [task for entry in entries[:limit] if (task := _readable(entry)) is not None]
+        following = encode_cursor((0, entries[limit - 1].key, "")) if has_more else None
+        return TaskListPage(tasks, following)
 
     async def count(self, tenant: str | None, query: TaskQuery) -> int:
         """Return the number of all tasks that match, whatever the offset and limit."""
-        number = 0
-        if query.has_shared:
-            number += await self._registry.count(tenant, query.filters(0))
+        number = await self._lists.count_shared(tenant, query) if query.has_shared else 0
         if query.has_background and query.parent is not None:
-            stream, state = await self._of_parent(tenant, query)
-            matches = all_entries(self._store, record.BACKGROUND, stream=stream, state=state)
+            kind, state, stream = await self._of_parent(tenant, query)
+            matches = all_entries(self._store, kind, stream=stream, state=state)
             number += len([entry async for entry in matches])
         elif query.has_background:
-            number += sum((await self._states(tenant, query.child_status)).values())
+            number += sum((await self._states(tenant, query)).values())
         return number
 
-    async def _background(self, tenant: str | None, query: TaskQuery, end: int) -> Sequence[Entry]:
+    async def _background(self, tenant: str | None, query: TaskQuery) -> Sequence[Source]:
         if query.parent is not None:
-            stream, state = await self._of_parent(tenant, query)
-            return await self._first(end, state, stream)
+            return [await self._of_parent(tenant, query)]
         if tenant is None and query.status is None:
-            return await self._first(end, None)
-        states = await self._states(tenant, query.child_status)
-        pages = await asyncio.gather(*(self._first(end, state) for state in states))
-        return [entry for page in pages for entry in page]
+            return [Source(record.BACKGROUND)]
+        return [Source(record.BACKGROUND, state) for state in await self._states(tenant, query)]
 
-    async def _first(self, end: int, state: str | None, stream: str | None = None) -> list[Entry]:
-        """Return the first entries of a state, or of any."""
-        entries: list[Entry] = []
-        after: str | None = None
-        while len(entries) < end:
-            limit = min(end - len(entries), MAX_PAGE)
-            page = await self._store.find(
-                record.BACKGROUND, state=state, stream=stream, after=after, limit=limit
-            )
-            entries += page.entries
-            after = page.next
-            if after is None:
-                break
-        return entries
-
-    async def _of_parent(self, tenant: str | None, query: TaskQuery) -> tuple[str, str | None]:
-        """Return the stream of the parent, and the state of the entries that match."""
+    async def _of_parent(self, tenant: str | None, query: TaskQuery) -> Source:
+        """Return the entries of the parent's stream that match."""
         ref = SessionRef(tenant or "", query.parent or "")
         stream = (await self._sessions.session_entry(ref)).stream
         status = query.child_status
         state = None if status is None else ListState("background", ref.tenant, status).text
-        return stream, state
+        return Source(record.BACKGROUND, state, stream)
 
-    async def _states(self, tenant: str | None, status: str | None) -> dict[str, int]:
+    async def _states(self, tenant: str | None, query: TaskQuery) -> dict[str, int]:
         """Return the states of the background agents that match, each with their number."""
-        census = await self._store.census([record.BACKGROUND])
-        states = {text: number for (_, text), number in census.entries.items()}
-        return {
-            text: number
-            for text, number in states.items()
-            if tenant in (None, (state := ListState.parse(text)).tenant)
-            and status in (None, state.status)
-        }
+        status = query.child_status
+        return await self._lists.states(
+            record.BACKGROUND, tenant, lambda state: status in (None, state.status)
+        )
 
 
-def _readable(entry: Entry) -> ChildTask | None:
+def _readable(entry: Entry) -> ListedTask | None:
     """Return the task of a list entry; None if it is damaged, which `doctor` reports."""
+    if entry.kind != record.BACKGROUND:
+        return readable(entry)
     try:
         return ChildEntry.decode(entry).task
     except Corrupt:

@@ -82,9 +82,9 @@ class AnyTaskVerbs:
         """List tasks, newest first, with the number of all matches."""
         self._caller.require(Permit.READ)
         query = check_query(filters)
-        tasks = await self._service.all_tasks.page(self._caller.tenant, query)
+        page = await self._service.all_tasks.page(self._caller.tenant, query)
         count = await self._service.all_tasks.count(self._caller.tenant, query)
-        return views.TaskPage(tasks=await self._views(tasks), count=count)
+        return views.TaskPage(tasks=await self._views(page.tasks), count=count, next=page.next)
 
     async def _views(self, tasks: Sequence[ListedTask]) -> tuple[AnyTask, ...]:
         """Return the rows of a list; those of background agents say why they do not move."""

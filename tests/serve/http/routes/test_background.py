@@ -233,6 +233,34 @@ async def test_a_caller_that_disconnects_leaves_the_answer_to_the_parent_at_once
     assert "Second." in users[-1]["content"]
 
 
+async def test_a_list_continued_by_its_cursor_repeats_no_task_while_others_are_created(
+    clock: ManualClock, client: HttpClient
+) -> None:
+    """S3.77"""
+    for _ in range(4):
+        clock.advance(1)
+        await client.post("/tasks", json={"name": "n"})
+        clock.advance(1)
+        await launch(client)
+    newest = [row["id"] for row in (await client.get("/tasks")).json()["tasks"]]
+    assert len(newest) == 8
+    listed, cursor = [], None
+    while True:
+        params = {"limit": 3} if cursor is None else {"limit": 3, "cursor": cursor}
+        page = (await client.get("/tasks", params=params)).json()
+        listed += [row["id"] for row in page["tasks"]]
+        cursor = page["next"]
+        clock.advance(1)
+        await client.post("/tasks", json={"name": "new"})
+        if cursor is None:
+            break
+        beside = await client.get("/tasks", params={"limit": 1, "offset": 2, "cursor": cursor})
+        assert [row["id"] for row in beside.json()["tasks"]] == newest[len(listed) + 2 :][:1]
+    assert listed == newest
+    bad = await client.get("/tasks", params={"cursor": "x"})
+    assert (bad.status_code, bad.json()["code"]) == (400, "CURSOR_INVALID")
+
+
 async def test_one_list_holds_every_kind_of_task_newest_first(
     rt: Runtime, clock: ManualClock, client: HttpClient
 ) -> None:

@@ -28,6 +28,9 @@ _LONGEST_NAME: Final = 40
 @click.option("--parent", metavar="SESSION", help="List only background agents of this session.")
 @click.option("--limit", type=int, default=50, show_default=True, help="List at most so many.")
 @click.option("--offset", type=int, default=0, show_default=True, help="Leave out the newest.")
+@click.option(
+    "--after", "cursor", metavar="CURSOR", help='Continue a list: its "next" with --json.'
+)
 @api_command
 async def list_(console: Console, /, *, parent: str | None, **filters: Any) -> None:
     """List tasks of every kind, newest first."""

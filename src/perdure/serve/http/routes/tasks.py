@@ -17,6 +17,7 @@ from perdure.serve.http.responses import decode_body, json_response
 from perdure.serve.http.sse import EventStreamResponse, is_stream_requested, item_frames
 from perdure.serve.http.table import INVALID_REQUEST, EventStream, Route, tagged, value_or_none
 from perdure.tasks.model.record import KINDS
+from perdure.views.cursors import Cursor
 from perdure.views.task_bodies import (
     AgentBody,
     LaunchBody,
@@ -100,11 +101,15 @@ class ListQuery(Struct, frozen=True, kw_only=True):
     )
     limit: Count = 100
     offset: Count = 0
+    cursor: Cursor = UNSET
     ERROR: ClassVar[str] = INVALID_REQUEST
 
 
 async def list_tasks(scope: RequestScope, query: ListQuery) -> TaskPage | Response:
     """List tasks of every kind, newest first; `count` is the number of all that match.
+
+    New tasks move what an `offset` counts. With `cursor`, the `next` of a page, the page after it
+    repeats none of its tasks; an `offset` beside it counts from there.
 
     As `text/event-stream`, follow the page: `task` for each task that it has and each that
     changes, `removed` for each that leaves it.

@@ -42,10 +42,10 @@ async def show_tasks(view: PageView) -> Response:
     filters = {name: view.query(name) for name in ("kind", "status", "parent")}
     offset = _offset(view.query("offset"))
     chosen = {name: value or None for name, value in filters.items()}
-    page = await task_verbs(view).list({**chosen, "limit": PAGE, "offset": offset})
-    following = offset + PAGE
+    cursor = view.query("cursor") or None
+    part = {"limit": PAGE, "offset": offset, "cursor": cursor}
+    page = await task_verbs(view).list({**chosen, **part})
     kept = {name: value for name, value in filters.items() if value}
-    has_more = following < page.count
     agents = view.scope.service.agents.all()
     return view.page(
         "tasks.html",
@@ -55,8 +55,8 @@ async def show_tasks(view: PageView) -> Response:
         kinds=("background", "sandbox"),
         statuses=STATUSES,
         agents=sorted(agent.name for agent in agents),
-        next_url=view.url("tasks", **kept, offset=following) if has_more else None,
-        is_first=offset == 0,
+        next_url=view.url("tasks", **kept, cursor=page.next) if page.next else None,
+        is_first=offset == 0 and cursor is None,
         may_operate=view.may(Permit.OPERATE),
         now=view.scope.service.now(),
         section="tasks",
