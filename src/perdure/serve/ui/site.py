@@ -1,5 +1,6 @@
 """Site: pages, forms and static files beside the JSON routes, and errors as pages."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -10,7 +11,8 @@ from starlette.datastructures import FormData, Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from perdure.errors import NotFound
+from perdure.core.roles import Principal
+from perdure.errors import NotFound, PerdureError
 from perdure.serve.http.dependencies import Requires
 from perdure.serve.http.middleware import (
     ROUTE_PATH,
@@ -97,15 +99,20 @@ class Site:
 
         return serve_request
 
-    def error_page(self, request: Request, status: int, error: dict[str, Any]) -> Response:
-        """Return the page of an error."""
+    async def error_page(self, request: Request, status: int, error: dict[str, Any]) -> Response:
+        """Return the page of an error, with the navigation of its visitor."""
         if status == HTTPStatus.UNAUTHORIZED:
             return sign_in_page(
                 self.identity, request, status, error if request.method == "POST" else None
             )
         visit = self.identity.visit(request)
         token = "" if visit is None else visit.form_token
-        context = PageContext(root_of(request), token, {})
+        principal: Principal | None = None
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            with suppress(PerdureError):
+                principal = await self.identity.authenticate(request)
+        role = None if principal is None else principal.role
+        context = PageContext(root_of(request), token, {"role": role})
         html = render("error.html", context, status=status, error=error)
         return HTMLResponse(html, status, headers=HEADERS)
 
@@ -140,7 +147,7 @@ class _ErrorSender:
             error = msgspec.json.decode(self._body or b"{}", type=dict[str, Any])
         except msgspec.MsgspecError:
             error = {}
-        page = self._site.error_page(self._request, start["status"], error)
+        page = await self._site.error_page(self._request, start["status"], error)
         await self._send({**start, "headers": [*kept, *page.raw_headers]})
         is_head = self._request.method == "HEAD"
         await self._send({"type": "http.response.body", "body": b"" if is_head else page.body})
