@@ -22,8 +22,8 @@ from tests.soak import faults
 from tests.soak.clients import EventReader, HttpClient, Program
 from tests.soak.world import FOLDER, World
 
+import perdure.cli.commands.worker
 import perdure.cli.local.serve
-import perdure.cli.local.worker
 import perdure.serve.assembly
 import perdure.store.postgres.store
 import perdure.store.sqlite.store  # noqa: F401

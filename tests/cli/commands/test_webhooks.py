@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.support.cli_project import Shop
 
-from perdure.cli.local.webhooks import SECRET
+from perdure.cli.commands.webhook import SECRET
 from perdure.core.webhooks.signatures import derive_secret, verify
 
 BODY = b'{"result": {"output": "done"}}\n'

@@ -26,6 +26,7 @@ P = ParamSpec("P")
 Api: TypeAlias = "Runtime | Client"  # mypy checks a command against both
 Handle: TypeAlias = "Session[Any] | RemoteSession"
 Body: TypeAlias = "Callable[[Console], Awaitable[int | None]]"
+StoreBody: TypeAlias = "Callable[[Console, Runtime], Awaitable[int | None]]"
 
 
 class Console(Terminal):
@@ -131,6 +132,19 @@ def _with_runtime(settings: Settings, body: Body, need: "Need", names: list[str]
     return with_runtime(settings, main, need=need, prints_events=True) or 0
 
 
+def with_store(settings: Settings, body: StoreBody, *, need: "Need" = "existing") -> int:
+    """Open the runtime in this process, and await the body; return its exit code.
+
+    Raises ConfigError for a server.
+    """
+    from perdure.cli.backend.open import with_runtime
+
+    def main(runtime: "Runtime") -> Awaitable[int | None]:
+        return body(Console(settings, runtime, runtime, []), runtime)
+
+    return with_runtime(settings, main, need=need) or 0
+
+
 def print_saved(terminal: Terminal, session_id: str) -> None:
     """Print that an interrupted session is saved, and how to continue it."""
     terminal.print()
@@ -149,5 +163,17 @@ def api_command(
     @wraps(body)
     def command(settings: Settings, /, *args: P.args, **options: P.kwargs) -> int:
         return with_api(settings, lambda console: body(console, *args, **options))
+
+    return with_settings(command)
+
+
+def store_command(
+    body: Callable[Concatenate[Console, "Runtime", P], Awaitable[int | None]],
+) -> Callable[P, int]:
+    """Make a command of a coroutine function that needs the store itself."""
+
+    @wraps(body)
+    def command(settings: Settings, /, *args: P.args, **options: P.kwargs) -> int:
+        return with_store(settings, lambda *opened: body(*opened, *args, **options))
 
     return with_settings(command)

@@ -1,10 +1,12 @@
 """`perdure config …`."""
 
 import json
+from pathlib import Path
 
 import click
 
-from perdure.cli.settings import Settings, shared_options, with_settings
+from perdure.cli.settings import CONFIG, Settings, shared_options, with_settings
+from perdure.cli.terminal.terminal import Terminal
 
 
 @click.group()
@@ -18,9 +20,16 @@ def config() -> None:
 @with_settings
 def validate(settings: Settings, file: str | None) -> int:
     """Check a configuration, and describe what it means."""
-    from perdure.cli.local import agents as actions
+    from perdure import config as configuration
+    from perdure.app import Runtime
 
-    return actions.validate(settings, file or settings.config or "perdure.yaml")
+    path = file or settings.config or CONFIG
+    lines = configuration.describe(configuration.load(Path(path)))
+    Runtime.from_config(path)  # imports the objects that it names, and opens nothing
+    terminal = Terminal(settings)
+    report = {"valid": True, "file": path, "lines": lines}
+    terminal.print_either(report, lambda: terminal.print_result("\n".join(lines)))
+    return 0
 
 
 @config.command()

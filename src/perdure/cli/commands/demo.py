@@ -1,8 +1,14 @@
 """`perdure demo`."""
 
+import sys
+import tempfile
+import time
+from pathlib import Path
+
 import click
 
 from perdure.cli.settings import Settings, with_settings
+from perdure.cli.terminal.terminal import Terminal
 
 
 @click.command()
@@ -28,6 +34,24 @@ def demo(settings: Settings, *, auto: bool, keep: str | None, workers: int) -> i
     takes about 15 seconds. With --store postgresql://… the session is stored in that database, as
     it would be with workers on several machines.
     """
-    from perdure.cli.demo.play import play
+    from perdure.cli.demo.environment import DemoEnvironment
+    from perdure.cli.demo.fleet import FleetStory
+    from perdure.cli.demo.narrator import Narrator
+    from perdure.cli.demo.story import Story
 
-    return play(settings, auto=auto, keep=keep, workers=workers)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as temporary:
+        environment = DemoEnvironment(Path(keep or temporary).absolute(), settings.store)
+        environment.create()
+        narrator = Narrator(environment, Terminal(settings), not auto and _is_watched(settings))
+        story = Story(narrator) if workers == 1 else FleetStory(narrator, workers)
+        try:
+            score = story.play()
+        finally:
+            environment.close()
+    narrator.print_score(score, time.monotonic() - began, keep)
+    return 0 if score.is_right else 1
+
+
+def _is_watched(settings: Settings) -> bool:
+    return not settings.as_json and sys.stdin.isatty() and sys.stdout.isatty()

@@ -10,8 +10,8 @@ import click
 from perdure.app import Runtime, service_of, store_of
 from perdure.app.stores import without_index
 from perdure.cli.backend.console import reap_dead_workers
+from perdure.cli.backend.inspection import inspection
 from perdure.cli.backend.open import load_runtime, with_runtime
-from perdure.cli.local.database import inspection
 from perdure.cli.process import run_async
 from perdure.cli.settings import Settings
 from perdure.cli.terminal.findings import completed
@@ -22,9 +22,8 @@ from perdure.core.session.naming import session_not_found
 from perdure.errors import Corrupt
 from perdure.findings.severities import exit_code, is_damage, is_fine
 from perdure.findings.steps import finding_lines
-from perdure.runtime.agents.agents import Agents
 from perdure.runtime.agents.ready_agent import ReadyAgent
-from perdure.runtime.doctor.agents import AgentsCheckup, current_agents, store_findings
+from perdure.runtime.doctor.agents import current_agents, store_findings
 from perdure.runtime.doctor.database import Checkup
 from perdure.runtime.doctor.files import files_findings
 from perdure.runtime.doctor.find import find_session, session_streams
@@ -59,37 +58,24 @@ def doctor_store(settings: Settings, *, full: bool, fix: "Fix | None") -> int:
         probe = run_async(tasks.sandbox.probe)
         is_required = tasks.sandbox.options.require_sandbox
         checks.append(sandbox_check(probe, is_required=is_required))
-    agents = run_async(lambda: _agents(service.agents))
-    findings = store_findings(checks, inspector, agents, settings.tenant)
-    report = _findings_json(findings)
+    findings = store_findings(checks, inspector, agents_here(runtime), settings.tenant)
+    report = findings_json(findings)
     terminal.print_either(report, lambda: print_findings(terminal, findings))
     return exit_code(findings)
 
 
-def check_agents(settings: Settings) -> int:
-    """Check every call in the store against the agents here. Return 1 if one cannot run."""
-    inspector, _ = inspection(settings)
-    agents = run_async(lambda: _agents(service_of(load_runtime(settings, "any")).agents))
-    findings = AgentsCheckup(inspector, agents, settings.tenant).findings()
-    terminal = Terminal(settings)
+def agents_here(runtime: Runtime) -> dict[str, ReadyAgent]:
+    """Return the agents of a runtime with the tools of their MCP servers, and close these again."""
+    agents = service_of(runtime).agents
 
-    def show() -> None:
-        if findings:
-            print_findings(terminal, findings)
-        else:
-            terminal.print("✓ the agents here can run every pending call")
+    async def current() -> dict[str, ReadyAgent]:
+        try:
+            return await current_agents(agents)
+        finally:
+            await agents.servers.close()
+            await agents.close()
 
-    terminal.print_either(_findings_json(findings), show)
-    return exit_code(findings)
-
-
-async def _agents(agents: Agents) -> dict[str, ReadyAgent]:
-    """Return the agents here with the tools of their MCP servers, and close these again."""
-    try:
-        return await current_agents(agents)
-    finally:
-        await agents.servers.close()
-        await agents.close()
+    return run_async(current)
 
 
 def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> int:
@@ -105,7 +91,7 @@ def doctor_session(settings: Settings, typed_id: str, *, fix: "Fix | None") -> i
     report = {
         "sessionID": names[1],
         "tenant": names[0],
-        **_findings_json(checks),
+        **findings_json(checks),
         "mended": [_rebuilt_json(session) for session in rebuilt],
     }
     terminal.print_either(report, lambda: _print_session(terminal, checks, rebuilt))
@@ -135,7 +121,8 @@ def _session_checkup(
     return SessionCheckup.create(stream, now, is_writable=is_writable), damage
 
 
-def _findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return findings as JSON."""
     return {"ok": is_fine(findings), "findings": [finding.to_json() for finding in findings]}
 
 
