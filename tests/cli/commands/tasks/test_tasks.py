@@ -273,4 +273,4 @@ def test_help_groups_the_commands_by_the_kind_of_task() -> None:
     names = [re.findall(r"(?m)^  ([a-z-]+)", text) for text in (every, background, sandbox)]
     assert names[:2] == [["list", "show", "cancel", "delete"], ["output", "resume", "clear"]]
     assert {"create", "exec", "checkpoint", "put"} < set(names[2])
-    assert sorted(name for section in names for name in section) == sorted(tasks.commands)
+    assert sorted(name for section in names for name in section) == sorted(tasks.contents)
