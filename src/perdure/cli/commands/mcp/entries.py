@@ -3,15 +3,16 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from perdure.cli.commands.mcp.group import mcp
 from perdure.cli.local.mcp.client_files import ClientFile
 from perdure.cli.local.mcp.clients import CLIENTS, NAME, TOKEN, Entry
 from perdure.cli.local.mcp.command_user import ensure_command_user
 from perdure.cli.local.mcp.peers import find_peer
-from perdure.cli.settings import Settings
+from perdure.cli.settings import Settings, with_settings
 from perdure.cli.terminal.terminal import Terminal
 from perdure.errors import ConfigError, Conflict, NotFound
 
@@ -22,7 +23,6 @@ UNSAFE: Final = "cannot be edited safely"
 class InstallOptions:
     """Options of an installation."""
 
-    client: str
     scope: str = "user"
     url: str | None = None
     own: bool = False
@@ -31,28 +31,64 @@ class InstallOptions:
     yes: bool = False
 
 
-def install(settings: Settings, options: InstallOptions) -> int:
-    """Add the entry; if the file cannot be edited safely, print the entry instead."""
-    client = CLIENTS[options.client]
-    peer = find_peer(settings, options.url, own=options.own)
-    entry = client.entry(peer)
+_client = click.argument("client", type=click.Choice(tuple(CLIENTS)))
+_scope = click.option(
+    "--scope",
+    type=click.Choice(["user", "project"]),
+    default="user",
+    show_default=True,
+    help="Change your own configuration, or that of the project in this folder.",
+)
+
+
+@mcp.command()
+@_client
+@click.option("--http", "url", metavar="URL", help="Connect to this perdure server.")
+@_scope
+@click.option("--print", "only_print", is_flag=True, help="Print the entry and change nothing.")
+@click.option(
+    "--own", is_flag=True, help="Use your own configuration, not that of this folder; do not ask."
+)
+@click.option(
+    "--run-as",
+    metavar="USER",
+    help="As root: write your own configuration, so that commands in tasks run as this user.",
+)
+@click.option("--yes", is_flag=True, help="Replace another entry without asking.")
+@with_settings
+def install(settings: Settings, /, client: str, **options: Any) -> int:
+    """Add perdure to an MCP client.
+
+    One entry is added to the client's configuration, and nothing else is changed. If a perdure
+    server runs at http://127.0.0.1:4747, the client connects to it; otherwise the client starts
+    perdure mcp. A token is written as the name of a variable, PERDURE_TOKEN.
+
+    Commands in tasks do not run as root. If you are root and have no configuration of your own, you
+    are asked for a user of commands; without a terminal, say --run-as USER.
+
+    In a folder with a perdure.yaml you are asked whether the client's server should use it; then
+    the entry has its full path. Without a terminal, say --config perdure.yaml or --own.
+    """
+    chosen, mcp_client = InstallOptions(**options), CLIENTS[client]
+    peer = find_peer(settings, chosen.url, own=chosen.own)
+    entry = mcp_client.entry(peer)
     terminal = Terminal(settings)
-    if options.only_print:
+    if chosen.only_print:
         terminal.print_either(
-            {"entry": entry}, lambda: click.echo(client.rendered(entry), nl=False)
+            {"entry": entry}, lambda: click.echo(mcp_client.rendered(entry), nl=False)
         )
         return 0
     if peer.uses_own_files:
-        ensure_command_user(options.run_as)
-    elif options.run_as is not None:
+        ensure_command_user(chosen.run_as)
+    elif chosen.run_as is not None:
         raise _run_as_clash()
-    file = ClientFile.read(client, options.scope)
+    file = ClientFile.read(mcp_client, chosen.scope)
     after = file.changed(entry)
     if after is None:
         return _print_by_hand(terminal, file, entry)
     if file.entry == entry:
         return _done(terminal, file, entry, "has this entry already", None)
-    if file.entry is not None and not _may_replace(file, yes=options.yes):
+    if file.entry is not None and not _may_replace(file, yes=chosen.yes):
         return 1
     return _done(terminal, file, entry, "now has the entry perdure", file.write(after))
 
@@ -112,9 +148,13 @@ def _print_by_hand(terminal: Terminal, file: ClientFile, entry: Entry) -> int:
 # --- uninstall and status -------------------------------------------------------------------------
 
 
-def uninstall(settings: Settings, name: str, scope: str) -> int:
-    """Remove the entry. Raises NotFound."""
-    file = ClientFile.read(CLIENTS[name], scope)
+@mcp.command()
+@_client
+@_scope
+@with_settings
+def uninstall(settings: Settings, client: str, *, scope: str) -> int:
+    """Remove perdure from an MCP client."""
+    file = ClientFile.read(CLIENTS[client], scope)
     if file.problem is None and file.entry is None:
         raise NotFound(
             f"{file.path} has no entry {NAME}",
@@ -131,8 +171,10 @@ def uninstall(settings: Settings, name: str, scope: str) -> int:
     return _done(Terminal(settings), file, None, f"has no entry {NAME} any more", file.write(text))
 
 
+@mcp.command()
+@with_settings
 def status(settings: Settings) -> int:
-    """Print for each client and scope whether it has the entry."""
+    """Show which MCP clients have an entry for perdure."""
     rows = []
     for client in CLIENTS.values():
         for scope in client.files:

@@ -1,0 +1,5 @@
+"""`perdure mcp …`."""
+
+from perdure.cli.commands.mcp.group import mcp
+
+__all__ = ["mcp"]
