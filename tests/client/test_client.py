@@ -189,6 +189,12 @@ async def test_what_the_client_returns_equals_what_the_runtime_returns(
     assert [call.id for call in theirs.pending] == [call.id for call in ours.pending]
     (summary,) = [item async for item in client.summaries(agent="shop")]
     assert await client.summary_page(agent="shop") == await rt.summary_page(agent="shop")
-    assert (await client.summary_page()).sessions == (summary,)
+    page, counted = await rt.summary_page(), await client.summary_page()
+    assert (page.sessions, page.count, counted.sessions, counted.count) == (
+        (summary,),
+        None,
+        (summary,),
+        1,
+    )
     assert {call.kind for call in summary.waiting_for} == {"approval", "question", "tool"}
     assert (await client.statistics()).total.created == 3

@@ -448,7 +448,10 @@ class Runtime:
         limit: int = 50,
         cursor: str | None = None,
     ) -> SummaryPage:
-        """Return a page of `summaries`, at the beginning or after the `next` of another one."""
+        """Return a page of `summaries`, at the beginning or after the `next` of another one.
+
+        It does not count all sessions, as the page of a server does.
+        """
         chosen = SessionFilter(None, state, agent, parent, metadata_texts(metadata), search)
         return await self._verbs.recent_page(chosen, cursor, limit)
 

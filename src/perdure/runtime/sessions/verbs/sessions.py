@@ -131,15 +131,16 @@ class SessionVerbs:
         return [self._views.summary(summary) for summary in summaries], following
 
     async def recent_page(
-        self, chosen: SessionFilter, cursor: str | None, limit: int
+        self, chosen: SessionFilter, cursor: str | None, limit: int, *, counts: bool = False
     ) -> SummaryPage:
         """Return a page of sessions, the last changed first. Raises Refused for a bad cursor.
 
-        Its cursor has their number, so that only the first page counts them.
+        With `counts` it has the number of all: its cursor has it too, so that only the first page
+        counts. A store that may only be read may refuse to count.
         """
         position = decode_cursor(cursor)
         if position is None:
-            after, count = None, await self.count(chosen)
+            after, count = None, await self.count(chosen) if counts else None
         else:
             at, key, counted = position
             after, count = f"0:{at}:{key}", int(counted) if _COUNT.fullmatch(counted) else None

@@ -79,7 +79,8 @@ async def list_sessions(scope: RequestScope, query: SessionQuery) -> SessionPage
         value_or_none(query.q),
     )
     if query.sort == "updated":
-        return await scope.sessions.recent_page(chosen, value_or_none(query.cursor), query.limit)
+        cursor = value_or_none(query.cursor)
+        return await scope.sessions.recent_page(chosen, cursor, query.limit, counts=True)
     position = decode_cursor(query.cursor)
     after = None if position is None else position[1]
     sessions, last = await scope.sessions.page(chosen, after, query.limit)
