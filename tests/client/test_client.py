@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 from tests.support.http_shop import TOKENS, agent
@@ -198,3 +199,12 @@ async def test_what_the_client_returns_equals_what_the_runtime_returns(
     )
     assert {call.kind for call in summary.waiting_for} == {"approval", "question", "tool"}
     assert (await client.statistics()).total.created == 3
+
+
+async def test_a_page_that_is_full_ends_where_nothing_else_matches(client: Client) -> None:
+    for number in range(50):
+        await client.session(f"s{number}", agent="shop").send("hello")
+    await client.session("wanted", agent="shop").send("hello")
+    with anyio.fail_after(20):
+        page = await client.summary_page(search="wanted", limit=1)
+    assert ([session.session_id for session in page.sessions], page.next) == (["wanted"], None)

@@ -148,9 +148,9 @@ async def recent_sessions(
     cursor. Raises ValueError for a bad cursor.
     """
     summaries: list[SessionSummary] = []
-    size, count = max(limit, _SMALLEST), 0
+    position, size, count = after, max(limit, _SMALLEST), 0
     while True:
-        page = await service.recent_page(after, size)
+        page = await service.recent_page(position, size)
         entries = [SessionEntry.decode_listed(entry) for entry in page.entries]
         matching = [entry for entry in entries if session_filter.may_match(entry.record)]
         for entry, summary in zip(matching, await _summaries(service, matching), strict=True):
@@ -162,13 +162,12 @@ async def recent_sessions(
             after = listing_cursor(entry.index_entry, "newest")
         if page.next is None:
             return summaries, None
-        count += len(page.entries)
-        if len(summaries) == limit:
-            size = _SMALLEST  # only to see whether another one matches
-        else:
-            after, size = page.next, min(2 * size, _PAGE)
-            if most is not None and count >= most:
-                return summaries, after
+        position, count = page.next, count + len(page.entries)
+        if len(summaries) < limit:
+            after = position  # else it stays behind the last session, to see if another one matches
+        if most is not None and count >= most:
+            return summaries, after
+        size = min(2 * size, _PAGE)
 
 
 async def _summaries(service: Service, entries: Sequence[SessionEntry]) -> list[SessionSummary]:
