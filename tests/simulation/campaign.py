@@ -11,6 +11,7 @@ from tests.simulation.agents import GATED, agents_of, campaign_of
 from tests.simulation.situations import situations_of
 
 from perdure import Agent, Context, PendingCall, PerdureError, Runtime
+from perdure.background.manager import BackgroundManager
 from perdure.options import Budget, Compaction, FollowUps
 from perdure.testing.simulation.fleet import Fleet, Role
 from perdure.testing.simulation.judgement import session_entries
@@ -279,7 +280,10 @@ class Campaign:
             if not self.fleet.is_stopping and luck.random() < 0.3:
                 await self.attempt("resume a task", _follow_up(task))
             else:
-                await self.attempt("read a task", _output(task))
+                # Callers of the manager take what they read; in some seeds they race for it.
+                request, callers = (_take, 3) if self.fleet.seed % 3 == 1 else (_output, 1)
+                reads = [self.attempt("read a task", request(task)) for _ in range(callers)]
+                await asyncio.gather(*reads)
 
     # --- the whole --------------------------------------------------------------------------------
 
@@ -352,6 +356,10 @@ def _follow_up(task: str) -> Callable[[Runtime], Awaitable[Any]]:
 
 def _output(task: str) -> Callable[[Runtime], Awaitable[Any]]:
     return lambda rt: rt.tasks.output(task, block=True, timeout=5_000)
+
+
+def _take(task: str) -> Callable[[Runtime], Awaitable[Any]]:
+    return lambda rt: BackgroundManager(rt).background_output(task, block=True, timeout=5_000)
 
 
 async def _open_calls(rt: Runtime) -> list[PendingCall]:

@@ -221,6 +221,18 @@ def expire_early(evidence: Evidence) -> None:
     evidence.pick("settled", pendingID=call)[2]["status"] = "expired"
 
 
+@plants("G9", "a message belongs to run task_over, and the last one was task_over")
+def add_a_message_to_a_run_that_is_over(evidence: Evidence) -> None:
+    message = RawRecord("user", {"taskID": "task_over"}, 0, "", 0)
+    evidence.pick("user")[0].extend([message, RawRecord("cancelled", {}, 0, "", 0), message])
+
+
+@plants("G9", "a message belongs to run task_new, and the last one was task")
+def start_a_run_before_the_end_of_the_last(evidence: Evidence) -> None:
+    log, place, data = evidence.pick("user")
+    log.insert(place + 1, log[place]._replace(data={**data, "taskID": "task_new"}))
+
+
 @plants("G9", "was delivered 2 times")
 def deliver_mail_twice(evidence: Evidence) -> None:
     for number in (1, 2):
@@ -269,7 +281,8 @@ def end_a_child_after_its_parent_was_parked(evidence: Evidence) -> None:
 
 def end_child(evidence: Evidence, status: str) -> None:
     log = evidence.oracle.logs[evidence.change_entry()]
-    log.append(RawRecord("delegation_complete", {"status": status}, 0, "", 0))
+    data = {"taskID": "bg", "status": status}
+    log.append(RawRecord("delegation_complete", data, 0, "", 0))
 
 
 @plants("G9", "its entry counts 9999 tokens of requests")
@@ -333,6 +346,14 @@ def test_a_seed_in_which_nothing_went_wrong_has_no_problems() -> None:
 def test_the_end_of_a_cancelled_child_needs_nothing_of_a_parent_that_has_completed() -> None:
     evidence = Evidence()
     end_child(evidence, "cancelled")
+    assert evidence.judge() == []
+
+
+def test_an_end_whose_outcome_a_caller_has_taken_needs_nothing_of_a_parent_either() -> None:
+    evidence = Evidence()
+    end_child(evidence, "completed")
+    log = evidence.oracle.logs[evidence.change_entry()]
+    log.append(RawRecord("mail_taken", {"mail": ["bg.1"]}, 0, "", 0))
     assert evidence.judge() == []
 
 

@@ -1,14 +1,14 @@
 """Judgement of what is left when a simulated fleet has come to rest."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from perdure.store.base import Entry
 from perdure.store.memory import MemoryStore
-from perdure.testing.simulation.log import RawLog, session_of
+from perdure.testing.simulation.log import RawLog, RawRecord, session_of
 from perdure.testing.simulation.oracle import Oracle
 from perdure.testing.simulation.store import completed
 
@@ -32,7 +32,7 @@ def judge(oracle: Oracle, memory: MemoryStore, *, has_one_clock: bool) -> None:
 def judge_logs(oracle: Oracle, *, has_one_clock: bool) -> None:
     """Add what the logs at the end say."""
     for stream, log in oracle.logs.items():
-        checks = (_turns, _calls, _epochs, _cancels, _growth, _keys, _decisions)
+        checks = (_turns, _calls, _epochs, _cancels, _runs, _growth, _keys, _decisions)
         for check in checks:
             for guarantee, text in check(log):
                 oracle.find(guarantee, session_of(stream), text, log)
@@ -75,6 +75,17 @@ def _cancels(log: RawLog) -> Found:
         is_cancelled = row.type == "cancelled" or (is_cancelled and row.type != "user")
         if is_cancelled and row.type == "tool_started":
             yield "G5", f"call {row.data['id']} starts after the run was cancelled"
+
+
+def _runs(log: RawLog) -> Found:
+    """A message belongs to the run that is under way, or starts another after its end."""
+    run, is_over = None, True
+    for row in log:
+        task = row.data.get("taskID")
+        if row.type == "user" and is_over is (task == run):
+            yield "G9", f"a message belongs to run {task}, and the last one was {run}"
+        run = task if row.type == "user" else run
+        is_over = row.type in (*ENDS, "forked") or (is_over and row.type != "user")
 
 
 def _growth(log: RawLog) -> Found:
@@ -179,9 +190,9 @@ def _entry_differences(data: dict[str, Any], log: RawLog) -> Iterator[str]:
 
 def _differences_at_the_end(data: dict[str, Any], log: RawLog) -> Iterator[str]:
     """Yield what the entry of a session that has completed a run says, and its log does not."""
-    # The end of a child that was cancelled needs nothing of the parent's driver.
-    ends = [row.type == "delegation_complete" and row.data["status"] == "cancelled" for row in log]
-    last = max(seq for seq, is_end in enumerate(ends, 1) if not is_end)
+    # What was cancelled, or taken by a caller, needs nothing of the parent's driver.
+    taken = {mail for item in log.of("mail_taken") for mail in item["mail"]}
+    last = max(seq for seq, row in enumerate(log, 1) if not _is_for_others(row, taken))
     if data["head"] < last:
         yield f"its entry knows {data['head']} records, and its log has {len(log)}"
     turns = sum(row.type == "assistant" for row in log)
@@ -194,6 +205,14 @@ def _differences_at_the_end(data: dict[str, Any], log: RawLog) -> Iterator[str]:
     run = [*log.of("agent_complete")][-1]["run"]
     if data.get("taskID") != run:
         yield f"its entry names run {data.get('taskID')}, and its log {run}"
+
+
+def _is_for_others(row: RawRecord, taken: Container[str]) -> bool:
+    """Return whether a record tells the parent of a child nothing that it has to act on."""
+    if row.type == "delegation_complete":
+        mail = f"{row.data['taskID']}.{row.data.get('number', 1)}"
+        return row.data["status"] == "cancelled" or mail in taken
+    return row.type == "mail_taken"
 
 
 def _delivered(oracle: Oracle) -> Counter[str]:
