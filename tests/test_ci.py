@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Path:
         target.parent.mkdir(exist_ok=True)
         if (ROOT / file).exists():
             shutil.copy(ROOT / file, target)
-    for file in ("constraints.txt", "scripts/bootstrap.sh"):
+    for file in ("constraints.txt", "scripts/bootstrap.sh", "scripts/docs.py"):
         (tmp_path / file).touch()
     (tmp_path / "pyproject.toml").write_text("[tool.pytest]\ntestpaths = ['tests']\n")
     (tmp_path / ".venv/bin").mkdir(parents=True)

@@ -37,6 +37,7 @@ ALONE = {
     "test_pages.py": (
         "counts the steps of SQLite's machine; test_query_plans.py looks at PostgreSQL's plans"
     ),
+    "test_mirror_kills.py": "of the files beside a SQLite file",
     "test_simulated_kills.py": "compares a process with a simulated one; any store does",
     "test_background.py": "those without a store are of callers and locks; the others run on both",
     "test_task_kills.py": "runs on SQLite, PostgreSQL and files, which its programs choose",
