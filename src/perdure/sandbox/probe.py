@@ -1,4 +1,4 @@
-"""The probe of a sandbox that confines: what the host must have, and `true` that runs for real."""
+"""Probe of a sandbox: it checks what the host must have, and runs `true` in the sandbox."""
 
 import os
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Decision whether a commit's conditions hold, and what it changes: one for every backend.
+"""Judge of commits: whether one may proceed and what it changes, the same for all backends.
 
 A backend loads the rows that a commit names under a lock, calls `judge`, and writes the changes.
 Nothing here waits, reads a clock or depends on a database.

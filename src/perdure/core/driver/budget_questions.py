@@ -1,4 +1,4 @@
-"""Drafts of the question with which a run waits at a limit of its budget."""
+"""Drafts of the question that a run asks when it reaches a limit of its budget."""
 
 from perdure.core.driver.draft_builder import Draft, SessionScope, draft_builder
 from perdure.core.log import events

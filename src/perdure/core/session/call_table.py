@@ -1,4 +1,4 @@
-"""Calls of a turn by id, with those that a driver must look at in each step kept apart."""
+"""Table of the calls of a turn, indexed by what a driver must act on."""
 
 from collections.abc import Collection
 from operator import attrgetter

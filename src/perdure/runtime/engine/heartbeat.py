@@ -1,4 +1,4 @@
-"""Heartbeat of this process: the holder under which it keeps its leases."""
+"""Lease holder of this process: it claims streams, and its heartbeat keeps their leases."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Leases to release: those that could not be released yet are tried again."""
+"""Retry queue of leases that could not be released."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Folded logs of sessions that are read again and again: a reader folds only what is new."""
+"""Cache of folded logs for readers: each read folds only new events."""
 
 import asyncio
 from collections import OrderedDict
