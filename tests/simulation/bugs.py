@@ -344,7 +344,7 @@ BUGS: Final[dict[str, Bug]] = {
         ("unanswered claims stay", _unanswered_claims_stay, "G9", 7, ("lost_reply",)),
         ("unknown claims are forgotten", _unknown_claims_are_forgotten, "G9", 0, ("lost_reply",)),
         ("a drive survives its lease", _drive_survives_its_lease, "G2 G3 G5", 0, ("freeze",)),
-        ("the deadline of a lease is not checked", _deadline_is_not_checked, "G5", 24, ("freeze",)),
+        ("the deadline of a lease is not checked", _deadline_is_not_checked, "G5", 11, ("freeze",)),
         (
             "a tool starts without checking the lease again",
             _tools_start_unchecked,

@@ -54,6 +54,11 @@ def send(server: Server, session: str) -> None:
     assert response.is_success, response.text
 
 
+def is_at_rest(server: Server, session: str) -> bool:
+    state = server.http(OPS).get(f"/sessions/{session}").json()["state"]
+    return state not in ("pending", "running")
+
+
 def positions(server: Server) -> list[str]:
     events, after = [], 0
     while page := server.http(OPS).get(f"/events?after={after}").json()["events"]:
@@ -83,6 +88,7 @@ def test_streams_wait_for_the_database_or_are_refused_and_miss_nothing(
         postgres.start()
         until(lambda: client.get("/readyz").is_success)
         send(server, "after")
+        until(lambda: is_at_rest(server, "after"))
         until(lambda: positions(server)[-1] == follower.ids[-1], lambda: str(follower.ids))
         recorded = positions(server)
         assert follower.ids == recorded

@@ -191,8 +191,8 @@ def _entry_differences(data: dict[str, Any], log: RawLog) -> Iterator[str]:
 def _differences_at_the_end(data: dict[str, Any], log: RawLog) -> Iterator[str]:
     """Yield what the entry of a session that has completed a run says, and its log does not."""
     # What was cancelled, or taken by a caller, needs nothing of the parent's driver.
-    taken = {mail for item in log.of("mail_taken") for mail in item["mail"]}
-    last = max(seq for seq, row in enumerate(log, 1) if not _is_for_others(row, taken))
+    with_callers = {mail for item in log.of("mail_taken") for mail in item["mail"]}
+    last = max(seq for seq, row in enumerate(log, 1) if not _is_for_others(row, with_callers))
     if data["head"] < last:
         yield f"its entry knows {data['head']} records, and its log has {len(log)}"
     turns = sum(row.type == "assistant" for row in log)
@@ -207,11 +207,11 @@ def _differences_at_the_end(data: dict[str, Any], log: RawLog) -> Iterator[str]:
         yield f"its entry names run {data.get('taskID')}, and its log {run}"
 
 
-def _is_for_others(row: RawRecord, taken: Container[str]) -> bool:
+def _is_for_others(row: RawRecord, mails: Container[str]) -> bool:
     """Return whether a record tells the parent of a child nothing that it has to act on."""
     if row.type == "delegation_complete":
         mail = f"{row.data['taskID']}.{row.data.get('number', 1)}"
-        return row.data["status"] == "cancelled" or mail in taken
+        return row.data["status"] == "cancelled" or mail in mails
     return row.type == "mail_taken"
 
 
