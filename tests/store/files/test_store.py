@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from perdure.core.session.naming import session_stream
 from perdure.errors import Corrupt, Refused
 from perdure.store.base import DELETE, Put, Record, Slice, Write
 from perdure.store.files.folder import is_old_format, prepare_folder
+from perdure.store.files.mirror import Mirror
 from perdure.store.files.store import files_store, write_files
 from perdure.store.shared import line_files as files_logs
 from perdure.store.shared.lines import decode_event
@@ -424,3 +426,24 @@ def test_two_programs_may_create_a_folder_at_the_same_time(
     with ThreadPoolExecutor(2) as programs:
         list(programs.map(prepare_folder, [tmp_path / "new"] * 2))
     assert not is_old_format(tmp_path / "new")
+
+
+def test_files_that_cannot_be_written_are_tried_again_after_a_pause(tmp_path: Path) -> None:
+    attempts = threading.Semaphore(0)
+
+    def fail(*, reader: bool) -> sqlite3.Connection:
+        attempts.release()
+        raise sqlite3.OperationalError("unable to open database file")
+
+    mirror = Mirror(tmp_path, SessionFiles())
+    mirror.prepare()
+    mirror.start(fail)
+    try:
+        mirror.write_now()  # returns although nothing can be written
+        assert attempts.acquire(timeout=5)
+        number = 1
+        while number <= 3 and attempts.acquire(timeout=0.3):
+            number += 1
+        assert number <= 3
+    finally:
+        mirror.stop()

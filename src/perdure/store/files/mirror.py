@@ -119,6 +119,7 @@ class Mirror:
                 self._report(error)
                 is_done = self._stopping
                 if not is_done:
+                    self._hurry.clear()  # set by a caller that waits: it is let go below
                     self._hurry.wait(_AFTER_FAILURE_S)
             finally:
                 self._let_go()
